@@ -43,7 +43,7 @@ def _session(archive: str, given: Sequence[str]) -> SparkSession:
 
 
 def _reader(spark: SparkSession, url: str, store: str) -> DataFrameReader:
-    return spark.read.format("stateline").options(url=url, store=store)
+    return spark.read.format("stateline").options(url=url, store=store, max_age_s="0")
 
 
 def _rows(frame: DataFrame) -> list[list[Any]]:

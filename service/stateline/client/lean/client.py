@@ -213,7 +213,8 @@ def _given_up(url: str, error: Exception, patience_s: float) -> str:
     if isinstance(error, PassingError) and error.status == 429:
         return (
             f"{url} has refused for {patience_s:g} s: {why}. A DataFrame of .load() keeps its snapshot until Spark's "
-            'driver ends: use stateline.spark.cut, which releases it, or .option("lease", "ttl"), or allow for more.'
+            'driver ends: use stateline.spark.cut, which releases it, or .options(lease="ttl", max_age_s="60"), or '
+            "allow for more."
         )
     return (
         f"{url} did not answer as it should for {patience_s:g} s: {why}. Is the server running there, and reached from "

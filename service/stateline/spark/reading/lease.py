@@ -2,7 +2,7 @@
 
 `pinned` does so for a block. A plain `format("stateline")` does not know when Spark stops using a DataFrame. The
 planner therefore starts one process per snapshot. It renews the lease every third of its time while the driver's JVM
-lives, then releases the snapshot.
+lives, then releases the snapshot. `shared_pin` has DataFrames of one driver share a snapshot.
 
     python -m stateline.spark.reading.lease     # reads `_LeaseTerms` as JSON on standard input
 
@@ -12,6 +12,7 @@ file is left behind. If it is killed, the lease expires.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -92,6 +93,21 @@ def driver_above(pid: int) -> int | None:
             return pid
         pid = int(figures.split()[1])
     return None
+
+
+def shared_pin(options: SourceOptions, loaded_at_s: float) -> str | None:
+    """Return the pin of all DataFrames that this process's driver loads in one interval of `max_age_s` seconds, with
+    equal leases. None if they share none, or without a driver. `loaded_at_s` is in seconds since the epoch.
+
+    With ``lease=ttl`` no interval is longer than the lease. So no pin outlives its snapshot."""
+    driver = driver_above(os.getpid()) if options.is_shared else None
+    if driver is None:
+        return None
+    begun = Path(f"/proc/{driver}/stat").read_text().rpartition(")")[2].split()[19]  # a process id is used again
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()  # of this machine
+    length_s = options.max_age_s if options.lease == "driver" else min(options.max_age_s, options.ttl_s)
+    shared = (boot, driver, begun, loaded_at_s // length_s, length_s, options.ttl_s, options.lease)
+    return hashlib.blake2b(repr(shared).encode(), digest_size=12).hexdigest()
 
 
 def is_kept(snapshot: str) -> bool:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
-from stateline.spark.reading.lease import keep_while_driver_lives
+from stateline.spark.reading.lease import keep_while_driver_lives, renew
 from stateline.spark.reading.row_types import RowShape
 from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
@@ -104,6 +104,8 @@ class SnapshotReader(DataSourceReader):
             there_are = ", ".join(snapshot["stores"])
             raise DoesNotExistError(f"The snapshot {snapshot['id']} has no {self._options.store!r}, but {there_are}.")
         keep_while_driver_lives(self._options, snapshot, is_own=self._options.snapshot is None)
+        if self._options.is_shared and self._options.lease == "ttl":  # it may have been made earlier
+            renew(self._options.server, snapshot["id"], self._options.ttl_s)
         ordered = [PartAddress.of(parts[number]) for number in sorted(parts, key=int)]
         if self._keys is not None:  # a seek each
             return [RowsPartition(part) for part in ordered]
@@ -153,6 +155,6 @@ class SnapshotReader(DataSourceReader):
         except CursorExpiredError as error:
             raise CursorExpiredError(
                 f"The snapshot of this DataFrame is gone: {error} A DataFrame is always of one state: make a new one "
-                "(spark.read … .load()), which pins a new snapshot."
+                '(spark.read … .load()), with .option("max_age_s", "0") if it is to be read at once.'
             ) from error
         return found

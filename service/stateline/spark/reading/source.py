@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from stateline.spark.one_line import in_one_line
+from stateline.spark.reading.lease import shared_pin
 from stateline.spark.reading.row_types import default_schema
 from stateline.spark.reading.snapshot_reader import SnapshotReader, described
 from stateline.spark.reading.source_options import is_of_changes, read_options, spelled
@@ -26,12 +28,12 @@ FORMAT = "stateline"
 
 
 class StatelineSource(DataSource):
-    """The format ``stateline``. Spark pickles it for each scan of a DataFrame, so scans share the pin and the snapshot.
-    A stream makes no snapshot."""
+    """The format ``stateline``. Spark pickles it for each scan of a DataFrame, so scans share the pin, which depends on
+    `loaded_at_s` or is `own_pin`, and the snapshot. A stream makes no snapshot."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self.pin = secrets.token_hex(12)
+        self.own_pin, self.loaded_at_s = secrets.token_hex(12), time.time()
 
     @classmethod
     def name(cls) -> str:
@@ -53,7 +55,8 @@ class StatelineSource(DataSource):
     @in_one_line()
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(query_options(schema, self.options), os.environ)
-        return SnapshotReader(options, self.pin, schema, described(options))
+        pin = shared_pin(options, self.loaded_at_s) or self.own_pin
+        return SnapshotReader(options, pin, schema, described(options))
 
     @in_one_line()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name

@@ -28,13 +28,15 @@ Lease = Literal["driver", "ttl"]
 
 TOKEN_VARIABLE = "STATELINE_TOKEN"
 DEFAULT_TTL_S = 300
+DEFAULT_MAX_AGE_S = 10
 DEFAULT_SPLIT_BYTES = 128 * 1024 * 1024
 _LONGEST_PIN = 64  # characters that the server accepts
 CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
 SNAPSHOT_OPTIONS = (
     *CONNECTION,
-    *("store", "stores", "snapshot", "pin", "ttl_s", "lease", "renew", "columns", "keys", "split_bytes", "changes"),
+    *("store", "stores", "snapshot", "pin", "ttl_s", "max_age_s", "lease", "renew", "columns", "keys", "split_bytes"),
+    "changes",
     *_BOUNDS,
 )
 _BOOLEANS = {"true": True, "false": False}
@@ -55,8 +57,9 @@ _SERDES: Mapping[str, Serde] = {
 class SourceOptions:
     """The options of a snapshot's DataFrame. Picklable. Its `repr` shows no token.
 
-    `snapshot` is the id of an existing snapshot. `pin` names the DataFrame's own. Without both, the DataFrame makes
-    one. `lease="driver"` renews it until Spark's driver ends. With "ttl" it is not renewed, and ends after `ttl_s`."""
+    `snapshot` is the id of an existing snapshot. `pin` names the DataFrame's own. Without both, DataFrames that one
+    driver loads within `max_age_s` share one. `lease="driver"` renews it until Spark's driver ends. With "ttl", only
+    each plan of a DataFrame renews it, and it ends `ttl_s` later."""
 
     server: LeanClient
     store: str
@@ -65,6 +68,7 @@ class SourceOptions:
     snapshot: str | None = None
     pin: str | None = None
     ttl_s: int = DEFAULT_TTL_S
+    max_age_s: int = DEFAULT_MAX_AGE_S
     lease: Lease = "driver"
     renew: bool = False
     columns: tuple[str, ...] | None = None
@@ -74,6 +78,11 @@ class SourceOptions:
     """Only these keys, as JSON values."""
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how much of a partition one task reads, in bytes on the server's disk."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other DataFrames of this driver may read the same snapshot."""
+        return self.max_age_s > 0 and self.snapshot is None and self.pin is None
 
 
 def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
@@ -101,6 +110,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         snapshot=snapshot,
         pin=pin,
         ttl_s=_number(options, "ttl_s", DEFAULT_TTL_S, int),
+        max_age_s=0 if options.get("max_age_s") == "0" else _number(options, "max_age_s", DEFAULT_MAX_AGE_S, int),
         lease=_choice(options, "lease", {"driver": "driver", "ttl": "ttl"}, "driver"),
         renew=_choice(options, "renew", _BOOLEANS, default=False),
         columns=None if "columns" not in options else _list(options["columns"]),

@@ -65,8 +65,8 @@ def _rows(store: str, found: tuple[Any, ...]) -> list[Row]:
 
 
 def reader(session: SparkSession, url: str, store: str, **options: Any) -> DataFrameReader:
-    """How Spark reads this store."""
-    given = {"url": url, "store": store, **{name: str(value) for name, value in options.items()}}
+    """How Spark reads this store: as it is now."""
+    given = {"url": url, "store": store, "max_age_s": "0", **{name: str(value) for name, value in options.items()}}
     return session.read.format("stateline").options(**given)
 
 

@@ -61,6 +61,7 @@ def test_streams_of_changes_are_told_by_an_option_that_snapshots_refuse() -> Non
         ({"ttl_s": "0"}, "ttl_s='0'"),
         ({"ttl_s": "1.5"}, "ttl_s='1.5'"),
         ({"retry_s": "nan"}, "retry_s='nan'"),
+        ({"max_age_s": "-1"}, "max_age_s='-1'"),
         ({"split_bytes": "0"}, "split_bytes='0': a number of bytes"),
         ({"keys": "a,b"}, r"keys='a,b' is no list in JSON: '\[\"a\", \"b\"\]' is one"),
         ({"keys": '"a"'}, "no list in JSON"),
