@@ -54,6 +54,9 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # streaming turns it off itself, with a warning
     # TCP would add 20 ms to a micro-batch's way to its Python workers and back.
     "spark.python.unix.domain.socket.enabled": "true",
+    # How long a Python process may take to connect. Beyond the default, 15 s, it fails, and Spark starts another one:
+    # on a busy machine again and again.
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # How soon an idle query reports that it waits for input.

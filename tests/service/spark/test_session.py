@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from stateline.cli.main import explained
 from stateline.config.loading import load_config
@@ -197,6 +198,11 @@ def test_only_a_master_of_this_jvm_keeps_addresses_and_checkpoints_to_this_machi
     assert is_local(master) == local
     assert (settings.get("spark.driver.host") == "127.0.0.1") == local
     assert ("spark.sql.streaming.checkpointFileManagerClass" in settings) == local
+
+
+def test_python_processes_of_a_busy_machine_have_two_minutes_to_connect(session: SparkSession) -> None:
+    allowed = session.sparkContext.parallelize([0], 1).map(lambda _: os.environ["SPARK_AUTH_SOCKET_TIMEOUT"]).first()
+    assert (allowed, os.environ["SPARK_AUTH_SOCKET_TIMEOUT"]) == ("120", "120")
 
 
 def test_what_the_configuration_passes_on_wins(tmp_path: Path) -> None:
