@@ -1,5 +1,7 @@
 """Reads and writes many entries of a `MapState` in one round trip to Spark's state server. PySpark takes one each.
 
+No version of Spark promises the messages. So importing this raises `ConfigurationError` with another one than 4.2.
+
 The server answers requests in order, so requests may be sent ahead. They must fit into the socket's buffers. Otherwise
 both sides could wait for each other.
 """
@@ -12,9 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
+import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.proto import StateMessage_pb2 as messages
 from pyspark.sql.streaming.stateful_processor import MapState
+
+from stateline_store import ConfigurationError
+
+if not pyspark.__version__.startswith("4.2."):
+    raise ConfigurationError(
+        f"PySpark {pyspark.__version__} is installed, and operators with state need 4.2: run `pip install "
+        "'stateline[spark]'`. Stores can be read with both."
+    )
 
 _AHEAD_BYTES = 32 * 1024  # of requests: the smallest socket buffer of Linux holds more
 _AHEAD = 100  # requests: even a short answer takes kernel memory

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
+import pyspark
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +18,10 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from service.spark.operators.bench import OperatorBench, declare
 from stateline import serdes
 from stateline.dsl.app import App
-from stateline.spark.operators import sorted_state
+from stateline.spark.operators import sorted_state, state_requests
 from stateline.spark.operators.processors import StateProcessor, by_event_time
 from stateline.spark.operators.sorted_state import SortedEntries, SortedState
+from stateline_store import ConfigurationError
 from support.run.length import long_or_short
 
 Step = tuple[str, int]
@@ -125,3 +128,9 @@ def test_few_entries_are_one_row_of_state_and_many_are_leaves(count: int) -> Non
     leaves = tester.peekMapState("numbers_leaves", "k")
     assert len(leaves) == (0 if count <= 128 else -(-count // 128))
     assert all(len(entries) <= 128 for entries, *_ in leaves.values())
+
+
+def test_a_spark_whose_messages_are_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    with pytest.raises(ConfigurationError, match=r"PySpark 4\.3\.0 is installed, and operators with state need 4\.2:"):
+        importlib.reload(state_requests)
