@@ -80,12 +80,15 @@ def test_a_table_with_columns_of_its_own_says_why_it_cannot_be_read(
 
 
 def test_a_frame_with_the_schema_of_a_table_reads_its_own_store(
-    session: SparkSession, kinds: Kinds, database: str
+    session: SparkSession, kinds: Kinds, database: str, tmp_path: Path
 ) -> None:
     create(session, kinds, f"{database}.orders", "store 'stamped', prefix 'a'")
     schema = session.table(f"{database}.orders").schema
     frame = reader(session, kinds.url, "latest").schema(schema).load()
     assert as_counted(rows(frame)) == as_counted(kinds.expected("latest"))
+    session.table(f"{database}.orders").write.parquet(str(tmp_path / "files"))
+    written = session.read.parquet(str(tmp_path / "files")).schema["key"].metadata
+    assert written["stateline"] == {"url": kinds.url, "store": "stamped", "prefix": "a"}, "as the document says"
 
 
 def test_the_statements_of_the_document_make_a_table_of_each_store(
