@@ -33,7 +33,7 @@ from stateline.server.contract.problems import problem_response
 from stateline.server.main import OPERATIONS
 from stateline.server.queries.operations import STORE
 from stateline.server.state.pipeline_states import PipelineStates
-from stateline.server.telemetry.metrics import Load, WorkerLives
+from stateline.server.telemetry.metrics import BackupCollector, Load, WorkerLives
 from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, NodeCounts
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.request_counts import RequestCounts
@@ -112,6 +112,7 @@ def _families() -> list[_Family]:
         CertificateCollector(Certificates(load_config("x"), None)),
         StoreCollector(),
         WorkerLives(nowhere),
+        BackupCollector(nowhere),
         WorkerCollector(FiguresReader(nowhere)),
         LinkCollector(),
         PipelineCollector(states),
@@ -124,7 +125,7 @@ def _families() -> list[_Family]:
 
 
 def _group_of(metric: _Family) -> str:
-    for word in ("node", "pipeline", "rocksdb"):
+    for word in ("node", "pipeline", "rocksdb", "backup"):
         if metric.name.startswith(f"stateline_{word}_"):
             return word
     if metric.labels[-2:] == ("task", "store"):

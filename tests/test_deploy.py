@@ -32,6 +32,7 @@ from stateline.server.certificates import Certificates
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
 from stateline.server.state.pipeline_states import PipelineStates
+from stateline.server.telemetry.metrics import BackupCollector
 from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCollector, Linked, Links, NodeCounts
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
@@ -339,7 +340,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             # Workers tell their figures once a second.
             wait_until(lambda: "stateline_commit_latency_avg_seconds{" in client.get("/metrics").text)
             families = list(text_string_to_metric_families(client.get("/metrics").text))
-        for registry in (metrics_of_nodes(directory), metrics_of_standbys(), metrics_of_pipelines()):
+        for registry in (
+            metrics_of_nodes(directory),
+            metrics_of_standbys(),
+            metrics_of_pipelines(),
+            metrics_of_backups(),
+        ):
             families += list(text_string_to_metric_families(generate_latest(registry).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
     finally:
@@ -363,6 +369,13 @@ def metrics_of_nodes(directory: Path) -> CollectorRegistry:
     given = [f"node.peer.tls.{what}.file={path}" for what, path in files.items()]
     config = load_config("app", environment={}, overrides=["bootstrap.servers=localhost:9092", *given])
     registry.register(CertificateCollector(Certificates(config, node_keys(config))))
+    return registry
+
+
+def metrics_of_backups() -> CollectorRegistry:
+    """Those that only a server with a backup location has."""
+    registry = CollectorRegistry()
+    registry.register(BackupCollector(ROOT))
     return registry
 
 

@@ -132,9 +132,9 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
     commands = [shlex.split(line[2:])[1:] for line in starting.splitlines()]
     assert [command[0] for command in commands] == ["topics", "run"]
     run_in(directory, "-m", "stateline", *commands[0])
-    settings = ["--set", "server.port=0", "--set", "commit.interval.ms=300"]
+    settings = ("server.port=0", "commit.interval.ms=300", f"backup.location={directory / 'backups'}")
     process = subprocess.Popen(
-        [sys.executable, "-m", "stateline", *commands[1], *settings],
+        [sys.executable, "-m", "stateline", *commands[1], *(f"--set={setting}" for setting in settings)],
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

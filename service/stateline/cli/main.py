@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from stateline.cli import run_commands, tokens
 from stateline.cli.adopt.command import adopt
+from stateline.cli.backup import commands as backup
 from stateline.cli.check.command import check
 from stateline.cli.new_project import new
 from stateline.cli.nodes import commands as nodes
@@ -46,6 +47,7 @@ cli = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain text, without loading rich
 )
+cli.add_typer(backup.commands)
 cli.add_typer(tokens.commands)
 cli.add_typer(nodes.commands)
 cli.add_typer(nodes.certificates)

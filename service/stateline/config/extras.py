@@ -7,13 +7,14 @@ from typing import Literal
 
 from stateline_store import ConfigurationError
 
-Extra = Literal["spark", "otel", "sql"]
+Extra = Literal["spark", "otel", "sql", "backup"]
 
 # Required parts of pyproject's optional dependencies. PySpark runs no Python functions without the others.
 _PACKAGES: dict[Extra, tuple[str, ...]] = {
     "spark": ("pyspark", "pandas", "google.protobuf"),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "sql": ("duckdb",),
+    "backup": ("obstore",),
 }
 
 

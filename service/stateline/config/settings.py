@@ -103,6 +103,16 @@ class Config(BaseModel):
     """A node that is stopped leaves its group for good. Others get its tasks at once, not after its session."""
     node_copy_max_bytes_per_second: types.BytesPerSecond = 52_428_800
     """Limit for copying stores' files to a node that begins to follow them. 0: neither send nor fetch any."""
+    backup_location: types.OptionalBackupLocation = None
+    """Where nodes write backups of their stores, as s3://bucket/stateline or a directory. Unset: nowhere."""
+    backup_interval_ms: types.Milliseconds = 600_000
+    """Between two backups. A node that was away at that moment waits for the next."""
+    backup_retention_ms: types.Milliseconds = 604_800_000
+    """Backups are deleted after that time, except the newest (backup.keep)."""
+    backup_keep: types.Count = 3
+    """How many backups of each store partition stay, however old they are."""
+    backup_max_bytes_per_second: types.BytesPerSecond = 52_428_800
+    """Limit of a node for writing backups."""
     num_standby_replicas: types.CountOrNone = 0
     """Copies of each task on other nodes. They follow its changelogs. If its node is lost, one takes over."""
     max_warmup_replicas: types.Count = 2

@@ -193,6 +193,11 @@ OptionalSharedLocation = Annotated[
     BeforeValidator(_not_empty),
     Allowed("an absolute path that all nodes have mounted (without file:), or a URL such as hdfs://namenode/stateline"),
 ]
+OptionalBackupLocation = Annotated[
+    Annotated[str, AfterValidator(_location)] | None,
+    BeforeValidator(_not_empty),
+    Allowed("an absolute path that all nodes have mounted (without file:), or a URL such as s3://bucket/stateline"),
+]
 OptionalFile = Annotated[Path | None, BeforeValidator(_not_empty), Allowed("a file")]
 Port = Annotated[_Whole, Field(ge=0, le=65535), Allowed("a port from 0 (any free one) to 65535")]
 PassedOn = Annotated[dict[str, str], Allowed("text, numbers, true or false")]

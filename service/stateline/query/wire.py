@@ -5,7 +5,7 @@
                 "max_staleness_ms", "limit", "wait_ms", "query": query,
                 "timestamped": how who asks has declared the store, between nodes}
              | {"id", "type": "more", "scan", "limit"} | {"id", "type": "drop", "scan"}
-             | {"id", "type": "snapshot" or "copy", "snapshot", "places": [[store, partition]]}
+             | {"id", "type": "snapshot", "copy" or "backup", "snapshot", "places": [[store, partition]]}
              | {"id", "type": "copying", "task", "ended", "why"}      of a copy that the worker waits for; has no reply
              | {"id", "type": "unreached", "why"}          no other node links with this one; has no reply
              | {"id", "type": "status"} | {"id", "type": "subscribe"}

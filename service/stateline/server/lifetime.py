@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stateline.processes.tracing import traced
+from stateline.server.backups.keeping import BackupKeeper
 from stateline.server.console.history import History
 from stateline.server.copies.receiving import CopyReceiver
 from stateline.server.nodes.joining import joined
@@ -33,6 +34,7 @@ def _kept(
     snapshots: SnapshotSweeper,
     measuring: Measuring,
     history: History,
+    backups: BackupKeeper | None,
     announces: bool,
 ) -> list[Coroutine[Any, Any, None]]:
     """Return what runs as long as the process answers."""
@@ -44,6 +46,8 @@ def _kept(
         kept.append(reads.sql.statements.keep())
     if measuring.metrics.shared:
         kept.append(measuring.metrics.keep_shared())
+    if backups is not None:
+        kept.append(backups.keep())
     if serving.nodes is not None and announces:
         kept.append(CopyReceiver(serving.config, serving.topology, serving.workers, serving.nodes).keep())
     return kept
@@ -57,6 +61,7 @@ async def lifetime(
     snapshots: SnapshotSweeper,
     measuring: Measuring,
     history: History,
+    backups: BackupKeeper | None,
     scratch: Path,
     announces: bool,
     for_nodes: socket.socket | None,
@@ -64,7 +69,8 @@ async def lifetime(
 ) -> AsyncIterator[None]:
     """Run the parts of a server process within the block, and close them at its end. It begins when nodes are linked,
     and with `takes_over` when every store can be queried."""
-    tasks = [asyncio.create_task(each) for each in _kept(serving, reads, snapshots, measuring, history, announces)]
+    kept = _kept(serving, reads, snapshots, measuring, history, backups, announces)
+    tasks = [asyncio.create_task(each) for each in kept]
     with contextlib.suppress(OSError):  # a query of a store meets the same, and says so
         scratch.mkdir(mode=0o700)
     try:

@@ -20,6 +20,8 @@ from starlette.routing import BaseRoute, Route
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
 from stateline.dsl.app import App
+from stateline.server.backups.keeping import BackupKeeper
+from stateline.server.backups.making import BackupMaker
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
 from stateline.server.changes.routes import ChangeRoutes
@@ -134,15 +136,20 @@ def create_app(
         figures,
         snapshots,
         changes,
+        config.backup_location is not None,
     )
     history, page = History(serving.topology, serving.partitions, figures, metrics), ConsolePage()
+    backups = None
+    if config.backup_location is not None and announces:  # one process of a node
+        maker = BackupMaker(config, serving.topology, serving.workers)
+        backups = BackupKeeper(maker, application, config.backup_interval_ms)
     mode = config.server_access_log
     measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
     relayed = RelayedRequests(relayed_app(reads.routes()), application)
     api = FastAPI(
         title=app.application_id,
         lifespan=lambda _: lifetime(
-            serving, reads, relayed, snapshots, measuring, history, scratch, announces, for_nodes, takes_over
+            serving, reads, relayed, snapshots, measuring, history, backups, scratch, announces, for_nodes, takes_over
         ),
         routes=[
             *reads.routes(),

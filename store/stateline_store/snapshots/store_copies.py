@@ -105,11 +105,11 @@ class StoreCopy:
 
 
 class Declared(NamedTuple):
-    """The declaration that an arriving store must fit."""
+    """The declaration that an arriving store must fit. `changelog` is None for a store without one."""
 
     layout: Layout
     types: StoreTypes
-    changelog: TopicPartition
+    changelog: TopicPartition | None
 
 
 class CopyDirectory:
@@ -147,7 +147,7 @@ class CopyDirectory:
                 wanted.layout.check(opened.layout, self.path / part.directory)
                 if opened.types is not None:
                     wanted.types.check(opened.types, self.path / part.directory)
-                if wanted.changelog not in opened.commit.offsets:
+                if wanted.changelog is not None and wanted.changelog not in opened.commit.offsets:
                     raise DamagedDataError(f"{part.directory} does not say how much of {wanted.changelog} it has.")
         with self._refused("written"):
             for part in copy.parts:

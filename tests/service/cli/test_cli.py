@@ -252,6 +252,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "reset",
         "status",
         "adopt",
+        "backup",
         "token",
         "node",
         "certificates",

@@ -92,8 +92,8 @@ class Pair:
 
     async def link_for_copy(self, task_id: str, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
         """What its worker answers."""
-        parts, topics = self.maker.make_for_copy(snapshot, places)
-        return LinkedForCopy(parts, topics)
+        copied = self.maker.make_for_copy(snapshot, places)
+        return LinkedForCopy(*copied)
 
     def parts(self, name: str, node: LinkedNode, **settings: Any) -> tuple[Config, Topology, Workers, Nodes]:
         config: Config = self.config.model_copy(update={"state_dir": self.root / name, **settings})
@@ -263,7 +263,7 @@ def test_a_restoring_store_is_linked_for_nobody_and_one_without_an_offset_is_lef
     pair.state = StoreState.STANDBY
     with pytest.raises(NotActiveError):
         pair.maker.make("made", [("table", 0)])
-    parts, topics = pair.maker.make_for_copy("made", [("table", 0)])
+    parts, topics, _ = pair.maker.make_for_copy("made", [("table", 0)])
     assert ([part.store for part in parts], topics) == (["table"], IDS)
     pair.store.close()
     pair.store.wipe()

@@ -50,10 +50,12 @@ class LinkedParts(NamedTuple):
 
 
 class LinkedForCopy(NamedTuple):
-    """Files that a worker has linked for another node, and the ids of the topics that they were made from."""
+    """Files that a worker has linked for another node or a backup, the ids of the topics that they were made from, and
+    the offset in its changelog by the directory of each part that has one."""
 
     parts: list[CheckpointPart]
     topics: Mapping[str, str]
+    offsets: Mapping[str, int]
 
 
 class WorkerConnection:
@@ -177,12 +179,15 @@ class WorkerConnection:
             return LinkedParts([CheckpointPart.from_json(part) for part in reply["parts"]], epochs)
         raise self._scans.failure(reply, "made no snapshot")
 
-    async def link_for_copy(self, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
-        """Let the worker link the stores of one task, also of a standby, for a copy on another node. Raises like
-        `snapshot`."""
-        reply = await self._linked("copy", snapshot, places)
+    async def link_for_copy(
+        self, snapshot: str, places: Sequence[tuple[str, int]], *, is_backup: bool = False
+    ) -> LinkedForCopy:
+        """Let the worker link stores for a copy on another node, also of a standby, or for a backup, its own alone.
+        Raises like `snapshot`."""
+        reply = await self._linked("backup" if is_backup else "copy", snapshot, places)
         if "parts" in reply and "topics" in reply:
-            return LinkedForCopy([CheckpointPart.from_json(part) for part in reply["parts"]], reply["topics"])
+            parts = [CheckpointPart.from_json(part) for part in reply["parts"]]
+            return LinkedForCopy(parts, reply["topics"], reply["offsets"])
         raise self._scans.failure(reply, "made no copy")
 
     async def _linked(self, type_: str, snapshot: str, places: Sequence[tuple[str, int]]) -> Message:

@@ -295,6 +295,13 @@ class Workers:
             raise NotPresentError(f"No worker of this node has task {task_id}.")
         return await connection.link_for_copy(snapshot, places)
 
+    async def link_for_backup(self, name: str, snapshot: str, places: Sequence[tuple[str, int]]) -> LinkedForCopy:
+        """Let this instance link stores that it owns for a backup. Raises as `WorkerConnection.link_for_copy`."""
+        connection = self._connections.get(name)
+        if connection is None or not connection.alive:
+            raise NotPresentError(f"Worker {name!r} does not answer: ask again in a moment.")
+        return await connection.link_for_copy(snapshot, places, is_backup=True)
+
     async def close(self) -> None:
         """Close all connections."""
         for connection in self._connections.values():

@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 
 from stateline.deployment.workers.instance_file import instance_path, lock_path, locked_instances, starts
 from stateline.model.topology import Topology
+from stateline.server.backups.keeping import BackupFigures
 from stateline.server.certificates import Certificates
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.cluster_view import ClusterPipelines
@@ -97,6 +98,29 @@ class WorkerLives(Collector):
         yield GaugeMetricFamily("stateline_workers", "Live workers of the server's state directory.", value=alive)
 
 
+class BackupCollector(Collector):
+    """Figures of this node's backups. For one thread at a time."""
+
+    def __init__(self, application: Path) -> None:
+        self._application = application
+
+    def collect(self) -> Iterator[Metric]:
+        found = BackupFigures.read(self._application)
+        yield GaugeMetricFamily(
+            "stateline_backup_last_timestamp_seconds",
+            "When this node's newest backup was made, since the epoch; 0 before the first.",
+            value=found.last_ms / 1000,
+        )
+        counts = (
+            ("stateline_backup_made", "Backups that this node made.", found.made),
+            ("stateline_backup_failures", "Backups of this node that failed.", found.failed),
+            ("stateline_backup_written_bytes", "Bytes that this node wrote to backup.location.", found.written_bytes),
+            ("stateline_backup_written_files", "Files that this node wrote there.", found.written_files),
+        )
+        for name, told, value in counts:
+            yield CounterMetricFamily(name, told, value=value)
+
+
 @dataclass(eq=False, repr=False)
 class Metrics:
     """The metrics of one server process. For the event loop's thread only."""
@@ -113,6 +137,7 @@ class Metrics:
     _figures: FiguresReader
     _snapshots: SnapshotSweeper
     _changes: ChangeRoutes
+    _backs_up: bool
 
     def __post_init__(self) -> None:
         self.stores = frozenset(self._topology.all_stores)
@@ -128,6 +153,8 @@ class Metrics:
         self._pipelines = PipelineCollector(self._cluster_pipelines.own)
         own = [self._stores, self._links, CertificateCollector(self._certificates), self._pipelines]
         own.append(WorkerCollector(self._figures))
+        if self._backs_up:
+            own.append(BackupCollector(self._application))
         if self._topology.subtopologies or self._topology.global_tables:
             own.append(WorkerLives(self._application))
         for collector in own:

@@ -1,18 +1,19 @@
-"""A worker's part of a snapshot, or of a copy for another node: checkpoints of stores, on the thread that owns them.
+"""A worker's part of a snapshot, a copy for another node or a backup: checkpoints of stores, on their owner's thread.
 
 Between two slices of work every store of this worker is at the same commit. `Committer.commit` commits all of them
 before it returns, and after a failed commit the worker starts over before it answers anybody. Staged rows are on no
 disk. So the linked files are one cut of all stores and partitions, and each store's rows say which commit it is. Stores
 of whole epochs are linked only if all of them are at the same epoch. They differ if a worker died in a commit.
 
-A copy may also come from a standby, and of different epochs, because it reads its changelog on.
+A copy may also come from a standby, and of different epochs, because it reads its changelog on. A backup is the owner's
+alone, and has stores without a changelog too.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.model.topology import Topology
@@ -34,6 +35,7 @@ from stateline_store import (
 from stateline_store.files.directory import DIRECTORY_MODE
 from stateline_store.files.durable_files import refused
 from stateline_store.inspection.format_upgrade import has_plain_files
+from stateline_store.snapshots.backup import task_of
 from stateline_store.snapshots.checkpoints import CheckpointPart, link_database
 from stateline_store.snapshots.snapshot_directory import SNAPSHOTS
 
@@ -43,6 +45,15 @@ _COPIED = (StoreState.ACTIVE, StoreState.STANDBY)
 
 Place = tuple[str, int]
 """A store and a partition of it."""
+
+
+class CopiedParts(NamedTuple):
+    """`topics` has the ids of the topics that the stores were made from. `offsets` has the last applied offset of each
+    part's changelog, by the part's directory."""
+
+    parts: list[CheckpointPart]
+    topics: dict[str, str]
+    offsets: dict[str, int]
 
 
 class SnapshotMaker:
@@ -58,22 +69,22 @@ class SnapshotMaker:
 
     @property
     def handlers(self) -> Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        return {"snapshot": self.answer, "copy": self.answer}
+        return {"snapshot": self.answer, "copy": self.answer, "backup": self.answer}
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to a server's request (`query.wire`), also for a failure.
 
-        It is ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or for a copy ``{"parts": […], "topics":
-        {topic: topic id}}``."""
+        It is ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or for a copy or a backup ``{"parts": […],
+        "topics": {topic: topic id}, "offsets": {directory of a part: offset in its changelog}}``."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
-            snapshot_id, is_copy = str(message["snapshot"]), message.get("type") == "copy"
+            snapshot_id, kind = str(message["snapshot"]), message.get("type")
         except (KeyError, TypeError, ValueError) as error:
             return {"error": f"Not a snapshot and its places: {error!r}"}
         try:
-            if is_copy:
-                parts, topics = self.make_for_copy(snapshot_id, places)
-                return {"parts": [part.to_json() for part in parts], "topics": topics}
+            if kind in ("copy", "backup"):
+                copied = self.make_for_copy(snapshot_id, places, is_backup=kind == "backup")
+                return {**copied._asdict(), "parts": [part.to_json() for part in copied.parts]}
             parts, epochs = self.make(snapshot_id, places), self._check_epochs(places)
         except StatelineError as error:
             # The plain kind has no name on the wire: files changed all the time, or the file system refuses.
@@ -95,18 +106,22 @@ class SnapshotMaker:
         self._check_epochs(places)
         return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]
 
-    def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> tuple[list[CheckpointPart], dict[str, str]]:
-        """Link these stores of one task for another node. Returns the ids of their topics as well. Leaves out stores
-        that have nothing of their changelog yet. Raises as `make`."""
-        parts: list[CheckpointPart] = []
-        topics: dict[str, str] = {}
+    def make_for_copy(self, snapshot_id: str, places: Iterable[Place], *, is_backup: bool = False) -> CopiedParts:
+        """Link these stores for another node or for a backup. Leaves out stores that have nothing of their changelog
+        yet, and in a copy those without one. Raises as `make`."""
+        copied = CopiedParts([], {}, {})
         for name, partition in places:
-            hosted = self._hosted(name, partition, _COPIED)
+            hosted = self._hosted(name, partition, _OWNED if is_backup else _COPIED)
             changelog = self._topology.stores[name].changelog(self._topology.application_id)
-            if changelog and hosted.store.committed_offset(TopicPartition(changelog, partition)) is not None:
-                parts.append(self._link(snapshot_id, name, partition, hosted))
-                topics |= known(self._directory.task(str(self._topology.subtopology_of(name).task_id(partition))))
-        return parts, topics
+            offset = None if changelog is None else hosted.store.committed_offset(TopicPartition(changelog, partition))
+            if offset is None and not (is_backup and changelog is None):
+                continue
+            part = self._link(snapshot_id, name, partition, hosted)
+            copied.parts.append(part)
+            copied.topics.update(known(self._directory.task(task_of(part))))
+            if offset is not None:
+                copied.offsets[part.directory] = offset
+        return copied
 
     def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
         """Return the numbers of their epochs. Raises `NotReadyError` if stores of one pipeline have different ones."""

@@ -1,0 +1,159 @@
+"""`BackupLocation`: the backups of one application, in a directory or an object store (``backup.location``).
+
+    <application.id>/backups/<id>/<node>.json     a manifest (`stateline_store.snapshots.backup`), written last
+    <application.id>/files/<digest>               bytes of a file, named by their digest
+    <application.id>/leases/<id>/<random>         somebody reads this backup, for a day from when the object was made
+
+Only files that a manifest names count. Every object is written whole or not at all, and never changed. Times are those
+of the location's clock, so clocks of nodes may differ. The client is obstore (Rust's object_store); it reads the usual
+variables of the environment, such as ``AWS_ACCESS_KEY_ID`` and ``AWS_ENDPOINT_URL``. On disk: never change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from stateline.config.extras import need_extra
+from stateline_store import ConfigurationError, DoesNotExistError, RetryLaterError
+from stateline_store.snapshots.backup import Backup
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
+_AT_ONCE_BYTES = 80 * 1024 * 1024
+_PIECE_BYTES = 16 * 1024 * 1024
+_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+_OF_A_LEASE_S = 24 * 60 * 60
+
+
+class StoredFile(NamedTuple):
+    """A file at the location. `written_at_s` is by the location's clock, in seconds since the epoch."""
+
+    digest: str
+    size: int
+    written_at_s: float
+
+
+class BackupLocation:
+    """Thread-safe. Each call takes as long as the location does. All raise `RetryLaterError` when it refuses."""
+
+    def __init__(self, url: str, application_id: str) -> None:
+        """Ask nothing yet. Raises `ConfigurationError` without the extra `backup`, and for an unknown kind of URL."""
+        need_extra("backup", "Backups")
+        import obstore
+        from obstore.store import LocalStore, from_url
+
+        self._obstore = obstore
+        self.url = url
+        self._below = quote(application_id, safe="")
+        scheme = urlsplit(url).scheme
+        if scheme and scheme not in _SCHEMES:
+            raise ConfigurationError(
+                f"backup.location={url}: no {scheme}:// is known. Give a directory, or one of "
+                f"{', '.join(f'{each}://' for each in _SCHEMES)}."
+            )
+        try:
+            self._store: ObjectStore = from_url(url) if scheme else LocalStore(url, mkdir=True)
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
+
+    def put_file(self, digest: str, path: Path, size: int) -> None:
+        """Write the first bytes of a file under their digest. The caller has computed it."""
+        place = f"{self._below}/files/{digest}"
+        with self._asked(f"write {digest}"):
+            if size <= _AT_ONCE_BYTES:
+                with path.open("rb") as file:
+                    self._obstore.put(self._store, place, file.read(size), use_multipart=False)
+            else:
+                self._obstore.put(self._store, place, _pieces(path, size), chunk_size=_PIECE_BYTES, max_concurrency=2)
+
+    def pieces_of_file(self, digest: str) -> Iterator[bytes]:
+        """Yield the bytes of a file. Raises `DoesNotExistError` if it is not there."""
+        with self._asked(f"read {digest}"):
+            for piece in self._obstore.get(self._store, f"{self._below}/files/{digest}").stream():
+                yield bytes(piece)
+
+    def write(self, backup: Backup) -> None:
+        """Write a manifest, which makes its files count. Writing it again replaces it."""
+        with self._asked(f"write the backup {backup.id}"):
+            self._obstore.put(self._store, self._manifest(backup.id, backup.node), backup.encode())
+
+    def manifests(self) -> list[tuple[str, str]]:
+        """Return (id, node) of all manifests, oldest first."""
+        with self._asked("list backups"):
+            names = [each.removesuffix(".json").split("/")[-2:] for each, _, _ in self._listed("backups")]
+        return sorted((name[0], unquote(name[1])) for name in names)
+
+    def read(self, backup_id: str, node: str) -> Backup:
+        """Return this manifest. Raises `DoesNotExistError` if there is none, `DamagedDataError` if it is unreadable."""
+        place = self._manifest(backup_id, node)
+        with self._asked(f"read the backup {backup_id} of node {node!r}"):
+            data = bytes(self._obstore.get(self._store, place).bytes())
+        return Backup.decode(data, f"{self.url}/{place}")
+
+    def files(self) -> list[StoredFile]:
+        """Return all files, named by a manifest or not."""
+        with self._asked("list files"):
+            return [StoredFile(place.rpartition("/")[2], size, at) for place, size, at in self._listed("files")]
+
+    def delete_manifest(self, backup_id: str, node: str) -> None:
+        with self._asked(f"delete the backup {backup_id}"), contextlib.suppress(FileNotFoundError):
+            self._obstore.delete(self._store, self._manifest(backup_id, node))
+
+    def delete_files(self, digests: Sequence[str]) -> None:
+        with self._asked("delete files"), contextlib.suppress(FileNotFoundError):
+            self._obstore.delete(self._store, [f"{self._below}/files/{digest}" for digest in digests])
+
+    @contextlib.contextmanager
+    def lease(self, backup_id: str) -> Iterator[float]:
+        """Keep this backup from being deleted while the block runs, for a day at most. Yields the location's time, in
+        seconds since the epoch."""
+        place = f"{self._below}/leases/{backup_id}/{secrets.token_hex(8)}"
+        with self._asked("write a lease"):
+            self._obstore.put(self._store, place, b"")
+            written_at_s = _seconds(self._obstore.head(self._store, place)["last_modified"])
+        try:
+            yield written_at_s
+        finally:
+            with contextlib.suppress(RetryLaterError), self._asked("end a lease"):
+                self._obstore.delete(self._store, place)
+
+    def leased(self, now_s: float) -> set[str]:
+        """Return the ids of backups with readers. `now_s` is by the location's clock."""
+        with self._asked("list leases"):
+            return {place.split("/")[-2] for place, _, at_s in self._listed("leases") if at_s + _OF_A_LEASE_S > now_s}
+
+    def _listed(self, folder: str) -> Iterator[tuple[str, int, float]]:
+        for page in self._obstore.list(self._store, f"{self._below}/{folder}"):
+            for each in page:
+                yield each["path"], each["size"], _seconds(each["last_modified"])
+
+    def _manifest(self, backup_id: str, node: str) -> str:
+        return f"{self._below}/backups/{quote(backup_id, safe='')}/{quote(node, safe='')}.json"
+
+    @contextlib.contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise DoesNotExistError(f"{self.url} cannot {what}: it is not there.") from error
+        except (self._obstore.exceptions.BaseError, OSError) as error:
+            raise RetryLaterError(f"{self.url} cannot {what}: {error!s:.500}") from error
+
+
+def _pieces(path: Path, size: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while size and (piece := file.read(min(size, _PIECE_BYTES))):
+            size -= len(piece)
+            yield piece
+
+
+def _seconds(at: datetime) -> float:
+    return at.timestamp()

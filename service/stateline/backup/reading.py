@@ -1,0 +1,106 @@
+"""Read backups: find the newest of a task, fetch its stores, and check them.
+
+Files go to where copies of other nodes arrive (`stateline_store.snapshots.store_copies`), and are checked and placed
+like those. A file that is damaged or gone at the location makes its backup unusable; the next older one is taken then.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from stateline.backup.location import BackupLocation
+from stateline.model.topology import Topology
+from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
+from stateline_store.snapshots.backup import Backup, task_of
+from stateline_store.snapshots.copied_files import ArrivingFile
+from stateline_store.snapshots.store_copies import CopyDirectory, Declared
+from stateline_store.stores.committed_store import CommittedStore
+from stateline_store.task_id import TaskId
+
+_log = logging.getLogger(__name__)
+
+
+class Fault(NamedTuple):
+    """A task of a backup that cannot be used, and the reason."""
+
+    backup: str
+    node: str
+    task: str
+    why: str
+
+
+def backups(location: BackupLocation, until: str | None = None) -> Iterator[Backup]:
+    """Yield the readable backups, newest first: those up to the id `until`, or all. Others are logged."""
+    for backup_id, node in reversed(location.manifests()):
+        if until is None or backup_id <= until:
+            try:
+                yield location.read(backup_id, node)
+            except (DoesNotExistError, DamagedDataError) as error:
+                _log.warning("%s", error)
+
+
+def tasks(backup: Backup) -> list[str]:
+    """Return the tasks that the backup has, in order."""
+    return sorted({task_of(part) for part in backup.copy.parts}, key=TaskId.parse)
+
+
+def declared(topology: Topology, task_id: str) -> dict[str, Declared]:
+    """Return the stores on disk of this task, as the application declares them."""
+    partition, found = TaskId.parse(task_id).partition, dict[str, Declared]()
+    for subtopology in topology.subtopologies:
+        for store in subtopology.stores if subtopology.ordinal == TaskId.parse(task_id).subtopology else ():
+            changelog, built = store.changelog(topology.application_id), store.build()
+            if isinstance(built, CommittedStore) and store.persistent and store.external is None:
+                place = None if changelog is None else TopicPartition(changelog, partition)
+                found[store.name] = Declared(built.layout, store.types, place)
+    return found
+
+
+def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topology, arriving: CopyDirectory) -> int:
+    """Fetch the stores of this task into the directory where copies arrive, and check them as their opening will.
+    Returns the bytes. Files that came before are kept.
+
+    Raises `DamagedDataError` for a file that is not what was written, `DoesNotExistError` for one that is gone,
+    `TopologyError` for stores that do not fit their declaration, and `RetryLaterError` when the location or the disk
+    refuses."""
+    wanted, of_task = declared(topology, task_id), backup.of_task(task_id)
+    stamped = {name: topology.stores[name].timestamped for name in wanted}
+    of_task.copy.check_stores(task_id, stamped, TaskId.parse(task_id).partition)
+    arriving.begin(of_task.copy)
+    with location.lease(backup.id):
+        for path, size in of_task.copy.files.items():
+            _fetch_file(location, backup.digests[path], arriving.path / path, size)
+    arriving.check(of_task.copy, wanted)
+    return of_task.copy.size_bytes
+
+
+def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list[Fault]:
+    """Fetch every store of a backup into a temporary directory, and open it. Returns what is wrong; nothing, if each
+    store shows the commit and the Position that the manifest says."""
+    found = []
+    for task_id in tasks(backup):
+        with tempfile.TemporaryDirectory(prefix="stateline-verify-") as folder:
+            try:
+                fetch(location, backup, task_id, topology, CopyDirectory(Path(folder), task_id))
+            except StatelineError as error:
+                found.append(Fault(backup.id, backup.node, task_id, str(error)))
+    return found
+
+
+def _fetch_file(location: BackupLocation, digest: str, path: Path, size: int) -> None:
+    with ArrivingFile(path, size) as there, suppress(DamagedDataError):  # an earlier backup's, which is replaced
+        if there.offset == size:
+            there.finish(digest)
+            return
+    path.unlink(missing_ok=True)
+    with ArrivingFile(path, size) as file:
+        for piece in location.pieces_of_file(digest):
+            if file.offset + len(piece) > size:
+                raise DamagedDataError(f"{path.name} is longer at the location than the backup says.")
+            file.add(piece)
+        file.finish(digest)

@@ -1,0 +1,147 @@
+"""Write a node's linked stores to a backup location: files that it lacks, then the manifest.
+
+| a crash or an error                    | leaves                                                                    |
+|----------------------------------------|---------------------------------------------------------------------------|
+| before or while files are written      | files that no manifest names; the sweep (`retention`) deletes them later  |
+| before the manifest is written         | the same                                                                  |
+| afterwards                             | a whole backup                                                            |
+
+A file counts as there if the node's newest manifest names it, or if this process wrote it. That manifest must be
+younger than the retention: an older one may be deleted at any moment, and its files with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+from stateline.backup.location import BackupLocation
+from stateline.backup.retention import LEFT_ALONE_S
+from stateline_store import DamagedDataError, DoesNotExistError, RetryLaterError
+from stateline_store.clock import now_ms
+from stateline_store.snapshots.backup import Backup
+from stateline_store.steps import reached
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 1024 * 1024
+# A manifest this much younger than the retention is a base: a backup must end before it is deleted.
+_MARGIN_MS = 60 * 60 * 1000
+
+
+@dataclass(slots=True)
+class Written:
+    """The bytes and files that a backup has written, and all that it names."""
+
+    files: int = 0
+    bytes: int = 0
+    all_files: int = 0
+    all_bytes: int = 0
+
+
+@dataclass
+class BackupWriter:
+    """One per process and location, for one thread at a time, which it makes slow: it sleeps as long as it works, and
+    `bytes_per_second` (-1: no limit) bounds what it writes."""
+
+    location: BackupLocation
+    node: str
+    retention_ms: int
+    bytes_per_second: int
+    _digests: dict[tuple[int, int, int, int], str] = field(default_factory=dict)  # of unchanging files, by `_identity`
+    _wrote: dict[str, float] = field(default_factory=dict)  # digest → when this process began to write it
+    _base: Backup | None = None
+
+    def write(self, backup: Backup, linked: Path, stopped: Event) -> tuple[Backup, Written]:
+        """Write the backup whose files are linked below this directory. Returns it with its digests.
+
+        Raises `RetryLaterError` when the location refuses, when `stopped` is set, or if writing took so long that the
+        first files may be deleted."""
+        began_s, done = time.monotonic(), Written()
+        there = self._there()
+        digests: dict[str, str] = {}
+        for path, size in backup.copy.files.items():
+            if stopped.is_set():
+                raise RetryLaterError(f"The backup {backup.id} ends with its process: the next one is whole again.")
+            began_file_s, worked_s = time.monotonic(), time.thread_time()
+            digest = digests[path] = self._digest(linked / path, size)
+            done.all_files, done.all_bytes = done.all_files + 1, done.all_bytes + size
+            if digest not in there:
+                self._wrote[digest] = began_s
+                self.location.put_file(digest, linked / path, size)
+                reached("backup:file-written")
+                there.add(digest)
+                done.files, done.bytes = done.files + 1, done.bytes + size
+                self._rest(size, began_file_s, time.thread_time() - worked_s, stopped)
+        if time.monotonic() - began_s > LEFT_ALONE_S / 2:
+            self._wrote.clear()
+            raise RetryLaterError(f"The backup {backup.id} took so long that its first files may be deleted again.")
+        whole = replace(backup, digests=digests)
+        reached("backup:files-written")
+        self.location.write(whole)
+        reached("backup:manifest-written")
+        self._base = whole
+        self._forget(digests)
+        return whole, done
+
+    def _there(self) -> set[str]:
+        """Return the digests that the location has for certain."""
+        young_s = time.monotonic() - LEFT_ALONE_S / 2
+        wrote = {digest for digest, at_s in self._wrote.items() if at_s > young_s}
+        base = self._base or self._newest()
+        margin_ms = min(_MARGIN_MS, self.retention_ms // 2)
+        if base is None or base.created_at_ms < now_ms() - self.retention_ms + margin_ms:
+            return wrote
+        try:
+            self.location.read(base.id, self.node)
+        except (DoesNotExistError, DamagedDataError):
+            return wrote
+        return wrote | set(base.digests.values())
+
+    def _newest(self) -> Backup | None:
+        """Return this node's newest readable manifest."""
+        for backup_id, node in reversed(self.location.manifests()):
+            if node == self.node:
+                try:
+                    return self.location.read(backup_id, node)
+                except (DoesNotExistError, DamagedDataError) as error:
+                    _log.warning("A backup of this node is not built on: %s", error)
+        return None
+
+    def _digest(self, path: Path, size: int) -> str:
+        found = os.stat(path)
+        identity = found.st_dev, found.st_ino, size, found.st_mtime_ns
+        known = self._digests.get(identity) if path.suffix == ".sst" else None
+        if known is None:
+            known = self._digests[identity] = digest_of(path, size)
+        return known
+
+    def _rest(self, size: int, began_s: float, worked_s: float, stopped: Event) -> None:
+        took_s = time.monotonic() - began_s
+        at_least_s = size / self.bytes_per_second if self.bytes_per_second > 0 else 0.0
+        stopped.wait(max(worked_s, at_least_s - took_s, 0.0))
+
+    def _forget(self, digests: Mapping[str, str]) -> None:
+        """Keep what the newest manifest has, so that memory does not grow."""
+        named = {*digests.values()}
+        self._digests = {identity: digest for identity, digest in self._digests.items() if digest in named}
+        self._wrote.clear()
+
+
+def digest_of(path: Path, size: int) -> str:
+    """Return the digest of the file's first bytes. Raises `DamagedDataError` if it is shorter, `OSError` if it cannot
+    be read."""
+    digest, left = hashlib.blake2b(digest_size=32), size
+    with path.open("rb", buffering=0) as file:
+        while left and (piece := file.read(min(left, _READ_BYTES))):
+            digest.update(piece)
+            left -= len(piece)
+    if left:
+        raise DamagedDataError(f"{path} is shorter than it was when it was linked.")
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""`stateline backup`: make, list, check, delete and restore backups."""

@@ -1,0 +1,104 @@
+"""Declare the commands `stateline backup now`, `list`, `verify`, `prune` and `restore`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateline.cli.target import FLAGS, AsJson, ConfigFile, PlainHelp, Settings, Target, loaded
+
+commands = typer.Typer(
+    name="backup",
+    help="Make, check and restore backups of stores.\n\nExample: stateline backup now orders:app",
+    epilog=FLAGS,
+    rich_markup_mode=None,
+)
+Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="This backup instead of the newest.")]
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def now(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Back up the stores of this node now.
+
+    Workers go on while it is written. Only files that the location lacks are written. Each node writes its own
+    stores: run it on each node, or wait for backup.interval.ms, which all nodes follow.
+
+    Example: stateline backup now orders:app --set backup.location=s3://bucket/stateline
+    """
+    from stateline.cli.backup.making import make_now
+    from stateline.cli.table import as_text
+
+    typer.echo(as_text([make_now(*loaded(target, config_file, settings))], as_json=as_json))
+
+
+@commands.command("list", cls=PlainHelp, epilog=FLAGS)
+def list_(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List the backups of an application, newest first, with each node's part.
+
+    Example: stateline backup list orders:app
+    """
+    from stateline.cli.backup.reading import listed
+    from stateline.cli.table import as_text
+
+    typer.echo(as_text(listed(*loaded(target, config_file, settings)), as_json=as_json))
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def verify(
+    target: Target, id_: Id = None, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False
+) -> int:
+    """Read a backup whole, and open each of its stores in a temporary directory.
+
+    It compares the digest of each file, and the commit and Position of each store. It prints damaged tasks, and its
+    exit code is 1 then.
+
+    Example: stateline backup verify orders:app
+    """
+    from stateline.cli.backup.reading import verified
+    from stateline.cli.table import as_text
+
+    rows, faults = verified(*loaded(target, config_file, settings), id_)
+    typer.echo(as_text(rows, as_json=as_json))
+    return 1 if faults else 0
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def prune(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Delete old backups, as servers do each hour, and files that no backup names.
+
+    backup.retention.ms and backup.keep say which backups stay. A file is deleted three days after it was written.
+
+    Example: stateline backup prune orders:app --set backup.keep=1
+    """
+    from stateline.cli.backup.reading import pruned
+    from stateline.cli.table import as_text
+
+    typer.echo(as_text([pruned(*loaded(target, config_file, settings))], as_json=as_json))
+
+
+@commands.command(cls=PlainHelp, epilog=FLAGS)
+def restore(
+    target: Target,
+    id_: Id = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NODE", help="Only the tasks that this node had backed up.")
+    ] = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Put stores of a backup into state.dir, before the workers start.
+
+    Each task gets its newest backup. A damaged one is reported, and the next older one is taken. A worker then reads
+    each changelog from the offset of its store on, instead of from the beginning. Stores that are there stay as they
+    are. If a task cannot be restored, the exit code is 1, and its worker reads the changelogs.
+
+    Example: stateline backup restore orders:app
+    """
+    from stateline.cli.backup.restoring import restored
+    from stateline.cli.table import as_text
+
+    rows = restored(*loaded(target, config_file, settings, to_write=True), id_, node)
+    typer.echo(as_text(rows, as_json=as_json))
+    return 1 if any(row["outcome"] == "not restored" for row in rows) else 0

@@ -1,0 +1,89 @@
+"""Put stores of a backup into a state directory that no process uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from stateline.backup.location import BackupLocation
+from stateline.backup.reading import backups, fetch, tasks
+from stateline.cli.backup.reading import location_of
+from stateline.cli.reset.running import running_here
+from stateline.cli.table import Row
+from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
+from stateline.dsl.app import App
+from stateline.model.topology import Topology
+from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
+from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.store_copies import CopyDirectory
+from stateline_store.task_id import TaskId
+
+_THERE = "Its stores are there already."
+_OTHER_TOPICS = (
+    "A topic that its stores were made from is gone, or was created again: its offsets mean other records now."
+)
+
+
+def restored(app: App, config: Config, backup_id: str | None, node: str | None) -> list[Row]:
+    """Restore each task from its newest backup, or from those of this id and older ones. Returns a row for each task.
+
+    Raises `LockedError` while processes of the application run here, `DoesNotExistError` if there is no backup."""
+    location, topology = location_of(config), app.configured_topology(config)
+    if running := running_here(config):
+        raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
+    found = [each for each in backups(location, backup_id) if node in (None, each.node)]
+    if not found:
+        raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
+    ids = _topic_ids(config, topology)
+    names = sorted({task for backup in found for task in tasks(backup)}, key=TaskId.parse)
+    return [_restored(location, config, topology, task, found, ids) for task in names]
+
+
+def _restored(
+    location: BackupLocation,
+    config: Config,
+    topology: Topology,
+    task: str,
+    found: Sequence[Backup],
+    ids: dict[str, str],
+) -> Row:
+    directory = StateDirectory(config.state_dir, config.application_id)
+    arriving = CopyDirectory(directory.application, task)
+    why = ""
+    for backup in found:
+        if task not in tasks(backup):
+            continue
+        row = {"task": task, "backup": backup.id, "node": backup.node}
+        try:
+            size = fetch(location, backup, task, topology, arriving)
+            of_task = {topic: ids.get(topic, "") for topic in _topics(topology, TaskId.parse(task))}
+            with directory.lock_task(task):
+                is_placed = arriving.place(directory.task(task), of_task)
+        except (DamagedDataError, DoesNotExistError) as error:
+            why = why or str(error)
+            continue
+        except StatelineError as error:
+            return {**row, "outcome": "not restored", "bytes": 0, "why": str(error)}
+        if is_placed:
+            return {**row, "outcome": "restored", "bytes": size, "why": why}
+        arriving.remove()
+        is_there = (directory.task(task) / "rocksdb").exists()
+        told = _THERE if is_there else _OTHER_TOPICS
+        return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}
+    return {"task": task, "backup": None, "node": None, "outcome": "not restored", "bytes": 0, "why": why}
+
+
+def _topic_ids(config: Config, topology: Topology) -> dict[str, str]:
+    """Return the ids of the application's topics as they are now."""
+    names = {topic for each in topology.subtopologies for topic in _topics(topology, each.task_id(0))}
+    log = configured_log(config)
+    with closing(log), closing(log.admin()) as admin:
+        return {name: info.topic_id for name, info in admin.topics(sorted(names)).items()}
+
+
+def _topics(topology: Topology, task: TaskId) -> set[str]:
+    """Return the topics that the stores of this task are made from."""
+    subtopology = next(each for each in topology.subtopologies if each.ordinal == task.subtopology)
+    changelogs = (store.changelog(topology.application_id) for store in subtopology.stores)
+    return {topic.name for topic in subtopology.sources} | {name for name in changelogs if name is not None}

@@ -1,0 +1,1 @@
+"""Backups of this node's stores: linked by its workers, and written to ``backup.location``."""

@@ -1,0 +1,140 @@
+"""`BackupMaker`: lets workers link their stores, and writes the files to the backup location.
+
+Each worker links all stores of its running tasks between two commits, which takes milliseconds. They are one cut. The
+files lie in a snapshot that is never finished. It goes when the backup is written, or with the next sweep if this
+process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from stateline.backup.location import BackupLocation
+from stateline.backup.retention import Swept, sweep
+from stateline.backup.writing import BackupWriter, Written
+from stateline.config.settings import Config
+from stateline.model.topology import Topology
+from stateline.server.state.workers import Workers
+from stateline_store import ConfigurationError, NotPresentError, StatelineError
+from stateline_store.clock import now_ms
+from stateline_store.files.process_metadata import known_process_id
+from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.checkpoints import CheckpointPart
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
+from stateline_store.snapshots.store_copies import StoreCopy
+from stateline_store.steps import reached
+from stateline_store.task_id import TaskId
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_NICENESS = 10
+
+
+def backup_id(at_ms: int) -> str:
+    """Return the id of backups of this moment (milliseconds since the epoch): ids order as times do."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{at_ms % 1000:03}Z"
+
+
+class BackupMaker:
+    """One per process, for its event loop's thread. Files are read and written on a thread of their own, which yields
+    to all others."""
+
+    def __init__(self, config: Config, topology: Topology, workers: Workers) -> None:
+        """Raises `ConfigurationError` without ``backup.location``, and as `BackupLocation`."""
+        if config.backup_location is None:
+            raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
+        self.location = BackupLocation(config.backup_location, topology.application_id)
+        self._config, self._topology, self._workers = config, topology, workers
+        limit = config.backup_max_bytes_per_second
+        self._writer = BackupWriter(self.location, config.node, config.backup_retention_ms, limit)
+        self._snapshots = SnapshotDirectory(config.state_dir / topology.application_id)
+        self._application = self._snapshots.path.parent
+        self._thread = ThreadPoolExecutor(1, "backup", initializer=_yield_to_others)
+        self._stopped = threading.Event()
+
+    async def make(self, id_: str) -> tuple[Backup, Written]:
+        """Back up all stores on disk of the tasks that run here. Raises `NotPresentError` if none does, and
+        `RetryLaterError` when the location or the disk refuses."""
+        limits = self._config.server_snapshots_max, self._config.server_snapshots_max_bytes
+        unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms(), *limits)
+        try:
+            backup = await self._linked(id_, unfinished.id)
+            reached("backup:linked")
+            return await self._run(self._writer.write, backup, unfinished.path, self._stopped)
+        finally:
+            unfinished.close()
+            await asyncio.to_thread(self._snapshots.give_up, unfinished.id)
+
+    async def sweep(self) -> Swept:
+        """Delete old backups and files without one, of all nodes."""
+        return await self._run(sweep, self.location, self._config.backup_retention_ms, self._config.backup_keep)
+
+    def close(self) -> None:
+        """Stop what is being written."""
+        self._stopped.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def _linked(self, id_: str, snapshot_id: str) -> Backup:
+        parts: list[CheckpointPart] = []
+        topics: dict[str, str] = {}
+        offsets: dict[str, int] = {}
+        failed: StatelineError | None = None
+        created_at_ms = now_ms()
+        for name, instance in self._workers.instances.items():
+            running = [task for task, state in instance.tasks.items() if state == "running"]
+            if places := self._places(running):
+                try:
+                    linked = await self._workers.link_for_backup(name, snapshot_id, places)
+                except StatelineError as error:
+                    failed = error
+                    _log.warning("The stores of worker %r are in no backup: %s", name, error)
+                    continue
+                parts += linked.parts
+                topics |= linked.topics
+                offsets |= linked.offsets
+        if not parts:
+            raise failed or NotPresentError("No task with a store on disk runs here: there is nothing to back up.")
+        path = self._snapshots.path / snapshot_id
+        source = str(known_process_id(self._application))
+        copy = await asyncio.to_thread(StoreCopy.of, source, topics, parts, path)
+        stores = {part.store: self._described(part.store) for part in parts}
+        application, digest = self._topology.application_id, self._topology.digest()
+        return Backup(id_, self._config.node, application, created_at_ms, digest, stores, offsets, {}, copy)
+
+    def _places(self, tasks: list[str]) -> list[tuple[str, int]]:
+        """Return the stores on disk of these tasks."""
+        ids = [TaskId.parse(task) for task in tasks]
+        return [
+            (store.name, task.partition)
+            for subtopology in self._topology.subtopologies
+            for store in subtopology.stores
+            if store.persistent and store.external is None
+            for task in ids
+            if task.subtopology == subtopology.ordinal
+        ]
+
+    def _described(self, name: str) -> dict[str, Any]:
+        store = self._topology.stores[name]
+        return {
+            "kind": store.kind,
+            "key_type": store.key.name,
+            "value_type": store.value.name,
+            "timestamped": store.timestamped,
+            "changelog": store.changelog(self._topology.application_id),
+        }
+
+
+def _yield_to_others() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

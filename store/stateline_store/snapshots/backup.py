@@ -1,0 +1,94 @@
+"""`Backup`: what one node wrote of its stores to a backup location, as its manifest has it.
+
+    manifest := {"format": 1, "id", "node", "application_id", "created_at_ms", "topology": digest,
+                 "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog"}},
+                 "offsets": {directory of a part: offset in its changelog},
+                 "digests": {path: digest}, "copy": as in `store_copies`}
+
+A path is `<task>/<store>/<file>`. Its digest is BLAKE2b of 32 bytes, in hexadecimal digits, of the bytes that count
+(`StoreCopy.files`). The location names files by it, so that equal files are there once. On disk: never change.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stateline_store.errors import DamagedDataError, NewerFormatError
+from stateline_store.snapshots.checkpoints import CheckpointPart
+from stateline_store.snapshots.store_copies import StoreCopy
+
+_FORMAT = 1  # on disk: never change what 1 means
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """One node's stores at one moment. `id` orders backups by time, and nodes may share it. `created_at_ms` is in
+    milliseconds since the epoch. `topology` is the application's digest. `offsets` has by a part's directory the last
+    applied offset of its changelog; a store without one has none. Thread-safe: it never changes."""
+
+    id: str
+    node: str
+    application_id: str
+    created_at_ms: int
+    topology: str
+    stores: Mapping[str, Mapping[str, Any]]
+    offsets: Mapping[str, int]
+    digests: Mapping[str, str]
+    copy: StoreCopy
+
+    def of_task(self, task_id: str) -> Backup:
+        """Return the same backup with the stores of this task alone. It has no parts if it lacks the task."""
+        parts = tuple(part for part in self.copy.parts if task_of(part) == task_id)
+        files = {path: size for path, size in self.copy.files.items() if path.partition("/")[0] == task_id}
+        return replace(self, copy=replace(self.copy, parts=parts, files=files))
+
+    def encode(self) -> bytes:
+        """Return the bytes of the manifest."""
+        told = {
+            "format": _FORMAT,
+            "id": self.id,
+            "node": self.node,
+            "application_id": self.application_id,
+            "created_at_ms": self.created_at_ms,
+            "topology": self.topology,
+            "stores": {name: dict(each) for name, each in self.stores.items()},
+            "offsets": dict(self.offsets),
+            "digests": dict(self.digests),
+            "copy": self.copy.to_json(),
+        }
+        return json.dumps(told).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> Backup:
+        """Read the manifest at `where`. Raises `NewerFormatError` for a newer version, `DamagedDataError` for anything
+        else."""
+        try:
+            told = json.loads(data)
+            if int(told["format"]) > _FORMAT:
+                raise NewerFormatError.of(where, f"format {told['format']!r:.200}", f"up to {_FORMAT}")
+            found = cls(
+                str(told["id"]),
+                str(told["node"]),
+                str(told["application_id"]),
+                int(told["created_at_ms"]),
+                str(told["topology"]),
+                {str(name): dict(each) for name, each in told["stores"].items()},
+                {str(directory): int(offset) for directory, offset in told["offsets"].items()},
+                {str(path): str(digest) for path, digest in told["digests"].items()},
+                StoreCopy.from_json(told["copy"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DamagedDataError(f"{where} is no manifest of a backup: {error!r}.") from error
+        if found.digests.keys() != found.copy.files.keys() or not all(map(_DIGEST.fullmatch, found.digests.values())):
+            raise DamagedDataError(f"{where} has files without digests, or digests that are none.")
+        return found
+
+
+def task_of(part: CheckpointPart) -> str:
+    """Return the task that had this part."""
+    return part.directory.partition("/")[0]

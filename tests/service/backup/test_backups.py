@@ -1,0 +1,264 @@
+"""Backups of real workers, in a directory and in an object store that speaks S3's API."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from moto.server import ThreadedMotoServer
+
+from stateline.backup.location import BackupLocation
+from stateline.backup.reading import verify
+from stateline.log.embedded import EmbeddedLog
+from support import TESTS
+from support.apps import changes_app
+from support.processes import forked
+from support.processes.forked import Forked
+from support.processes.query_server import wait_until
+from support.processes.running_worker import produce
+from support.processes.served_here import served_here
+from support.run.patience import HANGING_S
+
+PARTITIONS = 3
+RUN, APPLICATION = "backups", "changes-backups"
+ON_DISK = 8  # stores of `changes_app`
+STEPS = ("backup:linked", "backup:file-written", "backup:file-written#4", "backup:files-written")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of a server of S3's API, with the bucket ``states``."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if getattr(request, "param", "directory") == "directory":
+        return str(tmp_path / "backups")
+    endpoint = request.getfixturevalue("s3")
+    bucket = tmp_path.name.replace("_", "-").lower()
+    assert httpx.put(f"{endpoint}/{bucket}").status_code == httpx.codes.OK
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{bucket}/states"
+
+
+class Node:
+    """A worker over an embedded log, and the commands of its owner."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.state, self.url = root / "state", url
+        self.settings = [f"state.dir={self.state}", f"backup.location={url}", "commit.interval.ms=50"]
+        self.worker: Forked | None = None
+        self.expected: dict[str, Any] = {}
+        self.counts: Counter[str] = Counter()
+        assert self.stateline("topics", "--create", "--partitions", str(PARTITIONS)).returncode == 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "CHANGES_RUN": RUN, "PYTHONPATH": str(TESTS)}
+
+    def stateline(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the application."""
+        count = 2 if words[0] == "backup" else 1
+        line = [*words[:count], "support.apps.changes_app:app", *words[count:], *self._given()]
+        return forked.run(line, env=self.environment)
+
+    def backup(self, *words: str, code: int = 0) -> Any:
+        """Run `stateline backup`; what it prints as JSON, or its error."""
+        done = self.stateline("backup", *words, "--json")
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def killed_backup(self, step: str) -> None:
+        """Run `stateline backup now` until it comes to this step, where it kills itself."""
+        line = [sys.executable, "-m", "stateline", "backup", "now", "support.apps.changes_app:app", *self._given()]
+        environment = {**self.environment, "STATELINE_CRASH_AT": step}
+        assert subprocess.run(line, env=environment, capture_output=True, check=False).returncode == -signal.SIGKILL
+
+    def start(self) -> None:
+        line = ["worker", "support.apps.changes_app:app", *self._given()]
+        self.worker = Forked(line, cwd=TESTS, env=self.environment, output=os.open(os.devnull, os.O_WRONLY))
+
+    def kill(self) -> None:
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.wait(HANGING_S)
+
+    def send(self, values: dict[str, Any]) -> None:
+        """Write these records, which the worker is to process."""
+        rows = [(key.encode(), json.dumps(value).encode(), 1_000_000) for key, value in values.items()]
+        with closing(EmbeddedLog(self.state / "log.db")) as log:
+            produce(log, f"in-{RUN}", [(*row, []) for row in rows])
+        self.expected |= values
+        self.counts.update(values.keys())
+
+    def until_processed(self) -> None:
+        """Wait until the stores have what was sent: each record once."""
+        with served_here(self.state, *self.settings[2:], app=changes_app.build(RUN), until_ready=False) as here:
+            wait_until(lambda: _rows(here.client, "newest") == self.expected)
+            wait_until(lambda: _rows(here.client, "counts") == dict(self.counts))
+
+    def _given(self) -> list[str]:
+        return [f"--set={setting}" for setting in self.settings]
+
+
+@pytest.fixture
+def node(tmp_path: Path, url: str) -> Iterator[Node]:
+    made = Node(tmp_path, url)
+    made.start()
+    made.send({f"k{n}": n for n in range(500)})
+    made.until_processed()
+    yield made
+    made.kill()
+
+
+def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None:
+    made = node.backup("now")[0]
+    assert (made["stores"], made["partitions"]) == (ON_DISK, ON_DISK * PARTITIONS)
+    node.send({f"k{n}": -n for n in range(400, 600)})
+    node.until_processed()
+    assert "This application runs" in node.backup("restore", code=1)
+    node.kill()
+    shutil.rmtree(node.state / APPLICATION)
+    restored = node.backup("restore")
+    assert [(row["task"], row["backup"], row["outcome"]) for row in restored] == [
+        (f"0_{place}", made["backup"], "restored") for place in range(PARTITIONS)
+    ]
+    assert {row["outcome"] for row in node.backup("restore")} == {"kept"}
+    node.start()
+    node.until_processed()
+
+
+def test_only_what_the_location_lacks_is_written(node: Node) -> None:
+    whole = node.backup("now")[0]
+    again = node.backup("now")[0]
+    assert (again["files"], again["written files"], again["written bytes"]) == (whole["files"], 0, 0)
+    node.send({"k1": "changed"})
+    node.until_processed()
+    changed = node.backup("now")[0]
+    assert 0 < changed["written files"] <= ON_DISK * 2, "logs and manifests of the stores of one partition"
+    assert len(node.backup("list")) == 3
+    assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
+
+
+def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Node) -> None:
+    first = node.backup("now")[0]["backup"]
+    for number, step in enumerate(STEPS):
+        node.send({f"new-{number}-{n}": n for n in range(200)})
+        node.until_processed()
+        node.killed_backup(step)
+        assert [row["backup"] for row in node.backup("list")] == [first], step
+        assert [row["outcome"] for row in node.backup("verify")] == ["whole"], step
+    second = node.backup("now")[0]["backup"]
+    assert [row["backup"] for row in node.backup("list")] == [second, first]
+    node.killed_backup("backup:manifest-written")
+    third = node.backup("list")[0]["backup"]
+    assert third > second, "it was written"
+    assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
+    node.kill()
+    shutil.rmtree(node.state / APPLICATION)
+    assert {row["backup"] for row in node.backup("restore")} == {third}
+    node.start()
+    node.until_processed()
+
+
+@pytest.mark.parametrize("url", ["directory"], indirect=True)  # whose files can be harmed
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])
+def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm: str) -> None:
+    first = node.backup("now")[0]["backup"]
+    node.send({f"k{n}": -n for n in range(500)})
+    node.until_processed()
+    second = node.backup("now")[0]["backup"]
+    location = BackupLocation(node.url, APPLICATION)
+    newer, older = location.read(second, _node(location)), location.read(first, _node(location))
+    digest = next(
+        each for path, each in newer.digests.items() if path.startswith("0_1/") and each not in older.digests.values()
+    )
+    file = Path(node.url) / APPLICATION / "files" / digest
+    content = file.read_bytes()
+    if harm == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-1] if harm == "truncated" else bytes([content[0] ^ 1]) + content[1:])
+    (told,) = node.backup("verify", code=1)
+    assert (told["task"], told["outcome"]) == ("0_1", "damaged")
+    node.kill()
+    shutil.rmtree(node.state / APPLICATION)
+    restored = {row["task"]: row for row in node.backup("restore")}
+    assert {task: row["backup"] for task, row in restored.items()} == {"0_0": second, "0_1": first, "0_2": second}
+    assert restored["0_1"]["why"], "it says why the newest was not taken"
+    node.start()
+    node.until_processed()
+
+
+def test_stores_of_topics_that_were_created_again_are_not_restored(node: Node) -> None:
+    node.backup("now")
+    node.kill()
+    shutil.rmtree(node.state)
+    assert node.stateline("topics", "--create", "--partitions", str(PARTITIONS)).returncode == 0
+    rows = node.backup("restore", code=1)
+    assert {row["outcome"] for row in rows} == {"not restored"}
+    assert {"offsets mean other records" in row["why"] for row in rows} == {True}
+
+
+def test_a_server_backs_up_at_each_interval_and_tells_its_figures(node: Node) -> None:
+    given = (f"backup.location={node.url}", "backup.interval.ms=1000")
+    with served_here(node.state, *given, app=changes_app.build(RUN), until_ready=False) as here:
+        client = here.client
+        wait_until(lambda: "stateline_backup_made_total 2.0" in client.get("/metrics").text)
+        figures = dict(
+            line.split() for line in client.get("/metrics").text.splitlines() if line.startswith("stateline_backup")
+        )
+    assert time.time() - float(figures["stateline_backup_last_timestamp_seconds"]) < HANGING_S
+    assert float(figures["stateline_backup_written_files_total"]) > 0
+    assert figures["stateline_backup_failures_total"] == "0.0"
+    location, topology = BackupLocation(node.url, APPLICATION), changes_app.build(RUN).topology()
+    for backup_id, name in location.manifests():
+        assert verify(location, location.read(backup_id, name), topology) == []
+
+
+def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
+    node = Node(tmp_path, str(tmp_path / "backups"))
+    assert "No task with a store on disk runs here" in node.backup("now", code=1)
+    assert "make one with stateline backup now" in node.backup("verify", code=2)
+    assert "has no backup '2020'" in node.backup("verify", "--id", "2020", code=2)
+    assert node.backup("list") == []
+    node.settings[1] = "backup.location=ftp://somewhere/else"
+    assert "no ftp:// is known" in node.backup("list", code=2)
+    del node.settings[1]
+    assert "There is no backup.location" in node.backup("list", code=2)
+
+
+def _rows(client: httpx.Client, store: str) -> dict[str, Any] | None:
+    terms: dict[str, str | int] = {"isolation_level": "read_committed", "limit": 10_000}
+    answer = client.get(f"/v1/stores/{store}/range", params=terms)
+    if answer.status_code != httpx.codes.OK:
+        return None
+    return {entry["key"]: entry["value"] for entry in answer.json()["entries"]}
+
+
+def _node(location: BackupLocation) -> str:
+    return location.manifests()[0][1]

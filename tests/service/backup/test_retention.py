@@ -1,0 +1,103 @@
+"""Which backups and files go: by the rules alone, and at a location."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stateline.backup.location import BackupLocation
+from stateline.backup.retention import expired, sweep
+from stateline.backup.writing import BackupWriter, digest_of
+from stateline_store import Position
+from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.checkpoints import CheckpointPart
+from stateline_store.snapshots.store_copies import StoreCopy
+
+RETENTION_MS = 1_000
+
+
+def backup(number: int, node: str, places: list[int], digests: dict[str, str] | None = None) -> Backup:
+    """Backup `number` of a node, made so many milliseconds after the epoch."""
+    parts = tuple(CheckpointPart("s", place, f"0_{place}/s", 1, 1, Position(), {}) for place in places)
+    copy = StoreCopy("here", {}, parts, dict.fromkeys(digests or {}, 3))
+    return Backup(f"{number:09}", node, "app", number, "", {}, {}, digests or {}, copy)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("ab"), st.sets(st.integers(0, 3), min_size=1))),
+    st.integers(1, 3),
+)
+@settings(deadline=None)
+def test_the_newest_of_each_partition_and_young_ones_stay(made: list[tuple[int, str, set[int]]], keep: int) -> None:
+    every = [
+        backup(at, node, sorted(places)) for at, node, places in {(at, n): (at, n, p) for at, n, p in made}.values()
+    ]
+    gone = expired(every, 5_000, RETENTION_MS, keep)
+    left = [each for each in every if each not in gone]
+    assert all(each.created_at_ms < 5_000 - RETENTION_MS for each in gone)
+    order = sorted(every, key=lambda each: (each.created_at_ms, each.id, each.node), reverse=True)
+    for place in range(4):
+        having = [each for each in order if any(part.partition == place for part in each.copy.parts)]
+        assert all(each in left for each in having[:keep])
+    for each in gone:
+        for part in each.copy.parts:
+            newer = [other for other in order[: order.index(each)] if part in other.copy.parts]
+            assert len(newer) >= keep
+
+
+def test_a_sweep_deletes_old_backups_and_files_that_none_names(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path), "app")
+    now_ms = int(time.time() * 1000)
+    for number, content in enumerate((b"one", b"two", b"new")):
+        path = tmp_path / content.decode()
+        path.write_bytes(content)
+        digest = digest_of(path, 3)
+        location.put_file(digest, path, 3)
+        shared = {"0_0/s/000001.sst": digest}
+        location.write(backup(now_ms - (3 - number) * 60_000, "a", [0], shared))
+    rubbish = digest_of(tmp_path / "one", 2)
+    location.put_file(rubbish, tmp_path / "one", 2)
+    assert sweep(location, RETENTION_MS, 1).files == 0, "young files may be of a backup that is being written"
+    assert len(location.manifests()) == 1
+    assert {each.size for each in location.files()} == {2, 3}
+    swept = sweep(location, RETENTION_MS, 1, left_alone_s=0)
+    assert (swept.files, swept.bytes) == (3, 8)
+    assert [each.digest for each in location.files()] == [digest]
+
+
+def test_a_backup_that_somebody_reads_stays(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path), "app")
+    for number in (1, 2):
+        location.write(backup(number, "a", [0]))
+    with location.lease("000000001"):
+        assert sweep(location, RETENTION_MS, 1).manifests == ()
+    assert sweep(location, RETENTION_MS, 1).manifests == (("000000001", "a"),)
+
+
+def test_a_lease_of_a_reader_that_died_ends_after_a_day(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path), "app")
+    with location.lease("000000001") as now_s:
+        (lease,) = (tmp_path / "app" / "leases" / "000000001").iterdir()
+        assert location.leased(now_s + 86_000) == {"000000001"}
+        os.utime(lease, (now_s - 90_000, now_s - 90_000))
+        assert location.leased(now_s) == set()
+
+
+def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path / "location"), "app")
+    linked = tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    (linked / "000001.sst").write_bytes(b"row")
+    from threading import Event
+
+    made = backup(int(time.time() * 1000) - RETENTION_MS, "a", [0], {"0_0/s/000001.sst": ""})
+    first, done = BackupWriter(location, "a", RETENTION_MS, -1).write(made, tmp_path, Event())
+    assert (done.files, done.all_files) == (1, 1)
+    assert BackupWriter(location, "a", RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 1
+    assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 0
+    location.delete_manifest(first.id, "a")
+    assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 1
