@@ -76,6 +76,7 @@ def _statements(serving: Serving, cluster: ClusterSnapshots, sweeper: SnapshotSw
     from stateline.server.sql.cuts import Cuts
     from stateline.server.sql.full_scans import FullScans
     from stateline.server.sql.reading import TableReading
+    from stateline.server.sql.shown_commits import ShownCommits
     from stateline.server.sql.statements import Statements  # loads pyarrow
     from stateline.sql.pool import QueryProcesses
 
@@ -91,6 +92,7 @@ def _statements(serving: Serving, cluster: ClusterSnapshots, sweeper: SnapshotSw
         reading,
         Cuts(cluster, config.sql_timeout_ms, config.server_snapshot_ttl_max_ms),
         processes,
+        ShownCommits(serving.partitions, serving.topology.epoch_numbers(), lambda: serving.nodes is not None),
     )
 
 

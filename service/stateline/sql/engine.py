@@ -10,7 +10,6 @@ no lookups, so that a lookup leaves nothing behind either.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from stateline.sql.feeds import JSON, Feed, Rows
 from stateline.sql.plan import Prepared, TableRead, is_plain, scanned_once, table_reads
-from stateline.sql.statement import EMPTY, check_text, explained
+from stateline.sql.statement import EMPTY, check_text, explained, is_momentary
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import SqlTable
 from stateline.sql.told_errors import Params, is_forbidden, told
@@ -39,10 +38,6 @@ _LOCKED = (
     "SET disabled_optimizers='statistics_propagation,empty_result_pullup,late_materialization'",
     "SET lock_configuration=true",
 )
-
-
-# What a statement may say to ask the time, which is to be that of its plan, or to set the seed of what follows.
-_MOMENTARY = re.compile(r"now|today|current|local|transaction|\bage\b|seed|random|uuid|query", re.IGNORECASE)
 
 
 class SqlEngine:
@@ -81,13 +76,13 @@ class SqlEngine:
         with self._clean_errors():
             self._connection = self._database.cursor()
             self._statement = self._one_select(sql if inner is None else inner)
-            if is_momentary := _MOMENTARY.search(sql) is not None:
+            if momentary := is_momentary(sql):
                 self._connection.execute("BEGIN TRANSACTION")
             plan = self._plan()
             reads = tuple(table_reads(plan, self._tables))
             names_keys = bool(reads) and all(read.keys is not None for read in reads)
-            self._is_lookup = names_keys and not is_momentary and is_plain(plan)
-            if not self._is_lookup and not is_momentary:
+            self._is_lookup = names_keys and not momentary and is_plain(plan)
+            if not self._is_lookup and not momentary:
                 self._connection.execute("BEGIN TRANSACTION")
         self._prepared = Prepared(reads, inner is not None)
         return self._prepared

@@ -26,6 +26,9 @@ _BLANK = re.compile(_COMMENTS, re.DOTALL)
 _OPENED = re.compile(r"['\"]|/\*|\$(?:[A-Za-z_]\w*)?\$")
 _EXPLAIN = re.compile(rf"{_COMMENTS}explain\b{_COMMENTS}(?P<more>analyze\b|analyse\b|\()?", re.IGNORECASE | re.DOTALL)
 
+# What a statement may say to ask the time, which is to be that of its plan, or to set the seed of what follows.
+_MOMENTARY = re.compile(r"now|today|current|local|transaction|\bage\b|seed|random|uuid|query", re.IGNORECASE)
+
 
 def check_text(sql: str) -> None:
     """Raise `SqlInvalidError` for an empty, too long or too deeply nested statement, and for a list of too many
@@ -53,6 +56,11 @@ def check_text(sql: str) -> None:
             raise SqlInvalidError(
                 f"The statement has a list of more than {MAX_ITEMS} items. Ask in several statements, or join."
             )
+
+
+def is_momentary(sql: str) -> bool:
+    """Whether equal statements over equal rows may have different results."""
+    return _MOMENTARY.search(sql) is not None
 
 
 def unquoted(sql: str) -> str:

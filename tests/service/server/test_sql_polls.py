@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,25 +26,29 @@ ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) selec
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwningWorker]:
     directory = tmp_path_factory.mktemp("polls") / "state"
     directory.mkdir()
+    worker = OwningWorker(directory)
+    worker.put_all({f"N{number:04d}": {"seats": number} for number in range(300)})
+    worker.commit()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def one(worker: OwningWorker) -> Iterator[Served]:
+    directory = worker.application.parent
     tokens = directory.parent / "tokens.json"
     given = [{"name": name, "sha256": hash_of(name).hex(), "stores": stores}
              for name, stores in (("first", "*"), ("second", "*"), ("some", ["counts"]))]  # fmt: skip
     tokens.write_text(json.dumps({"tokens": given}))
     tokens.chmod(0o600)
-    worker = OwningWorker(directory)
-    try:
-        worker.put_all({f"N{number:04d}": {"seats": number} for number in range(300)})
-        worker.commit()
-        settings = ("server.scan.processes=1", "sql.timeout.ms=600000", f"server.tokens.file={tokens}")
-        with served(directory, *settings) as running:
-            until_ready(running)
-            wait_until(lambda: asked(running, "select 1").status_code == 200)
-            yield running
-    finally:
-        worker.close()
+    settings = ("server.scan.processes=1", "sql.timeout.ms=600000", f"server.tokens.file={tokens}")
+    with served(directory, *settings) as running:
+        until_ready(running)
+        wait_until(lambda: asked(running, "select 1").status_code == 200)
+        yield running
 
 
 def asked(one: Served, sql: str, token: str = "first", timeout: float = 120, **members: Any) -> httpx.Response:
@@ -60,6 +65,47 @@ def scans_halted(one: Served) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def queries_halted(one: Served) -> Iterator[None]:
+    found = [pid for pid in descendants_of(one.scans()[0]) if "stateline.sql.process" in arguments_of(pid)]
+    assert found
+    for pid in found:
+        halt(pid)
+    try:
+        yield
+    finally:
+        for pid in found:
+            with suppress(ProcessLookupError):  # one whose client has left is killed
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_result_is_not_made_again_until_a_commit(one: Served, worker: OwningWorker) -> None:
+    sql = "select sum((value->>'seats')::int) as seats from aircraft"
+    first = asked(one, sql, max_age_ms=1)
+    with queries_halted(one):
+        again = asked(one, sql, max_age_ms=1)
+        assert (again.json(), again.headers["etag"]) == (first.json(), first.headers["etag"])
+        enveloped = asked(one, sql, max_age_ms=1, details="all").json()
+        assert (enveloped["rows"], enveloped["read_at"] > time.time() * 1000 - KEPT_MS) == (first.json(), True)
+    with queries_halted(one), pytest.raises(httpx.ReadTimeout):
+        asked(one, sql, max_age_ms=0, timeout=1.0)
+    assert asked(one, sql, max_age_ms=1).json() == first.json()
+    worker.put("N0001", {"seats": 1_001})
+    worker.commit()
+    with queries_halted(one), pytest.raises(httpx.ReadTimeout):
+        asked(one, sql, max_age_ms=1, timeout=1.0)
+    assert asked(one, sql, max_age_ms=1).json() == [{"seats": first.json()[0]["seats"] + 1_000}]
+    worker.put("N0001", {"seats": 1})
+    worker.commit()
+
+
+@pytest.mark.parametrize("sql", ["select count(*), now() from aircraft", "select sum(random()) from aircraft"])
+def test_a_statement_with_the_time_or_with_chance_is_made_again(one: Served, sql: str) -> None:
+    asked(one, sql, max_age_ms=1)
+    with queries_halted(one), pytest.raises(httpx.ReadTimeout):
+        asked(one, sql, max_age_ms=1, timeout=1.0)
 
 
 def test_a_poll_is_answered_without_the_scan_process(one: Served) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -18,6 +18,7 @@ from stateline.server.contract.observation import observed
 from stateline.server.relay.siblings import Siblings
 from stateline.server.rows.streams import OwningStream
 from stateline.server.sql.request import SqlRequest
+from stateline.server.sql.shown_commits import Shown
 from stateline_store import IsolationLevel, Position
 from stateline_store.clock import now_ms
 
@@ -58,9 +59,9 @@ class RenderedAnswer:
         return Response(self.body, self.status, headers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SqlResult:
-    """The rows of a statement, and the state that they are of. Times are milliseconds."""
+    """The rows of a statement, and the state that they are of. Times are milliseconds. Only `renew` changes it."""
 
     table: pa.Table
     position: Position
@@ -77,6 +78,15 @@ class SqlResult:
     """The Position of each store, for a header. None: no header."""
     answers: dict[tuple[str, bool], RenderedAnswer] = field(default_factory=dict)
     """What was rendered so far, by media type and whether it has the envelope."""
+
+    shown: Shown | None = None
+    """The commits that its rows are of. None: only a run says whether they are of now."""
+
+    def renew(self) -> None:
+        """Note that its rows are of now. An envelope has the time of the run, and is made again."""
+        self.read_at_ms = now_ms()
+        kept = {kind: answer for kind, answer in self.answers.items() if not kind[1]}
+        self.answers = {kind: replace(answer, read_at_ms=self.read_at_ms) for kind, answer in kept.items()}
 
     @property
     def size(self) -> int:

@@ -1,4 +1,6 @@
-"""`SharedResults`: equal requests join one run, and for a while they get its result."""
+"""`SharedResults`: equal requests join one run, and for a while they get its result.
+
+A result of rows that have not changed since is as good as a new one (`renews`)."""
 
 from __future__ import annotations
 
@@ -51,10 +53,10 @@ class Run(Generic[T]):
 
 class SharedResults(Generic[T]):
     """Results by key, for the event loop's thread: for a minute, and 64 MiB of them. `size_of` gives bytes. Call
-    `count_anew` when a result has grown."""
+    `count_anew` when a result has grown. `renews` makes a result one of now if its rows have not changed."""
 
-    def __init__(self, size_of: Callable[[T], int]) -> None:
-        self._size_of = size_of
+    def __init__(self, size_of: Callable[[T], int], renews: Callable[[T], bool] = lambda _: False) -> None:
+        self._size_of, self._renews = size_of, renews
         self._runs: dict[bytes, Run[T]] = {}
         self._sizes: dict[bytes, int] = {}  # of results, the oldest first
         self._bytes = 0
@@ -68,6 +70,8 @@ class SharedResults(Generic[T]):
         asked_s = time.monotonic()
         while True:
             run = self._runs.get(key)
+            if run is not None and max_age_ms and run.is_kept and not run.serves(max_age_ms, asked_s):
+                self._renew(run)
             if run is None or not run.serves(max_age_ms, asked_s):
                 if run is not None:
                     self._drop(key, run)
@@ -75,6 +79,10 @@ class SharedResults(Generic[T]):
             result = await self._awaited(key, run)
             if not run.is_too_old(max_age_ms, asked_s):  # a run may say late what it has read
                 return result
+
+    def _renew(self, run: Run[T]) -> None:
+        if self._renews(run.task.result()):
+            run.note_read(0)
 
     def _begun(self, key: bytes, run: Run[T], make: Callable[[Run[T]], Coroutine[Any, Any, T]]) -> Run[T]:
         run.task = asyncio.create_task(make(run))

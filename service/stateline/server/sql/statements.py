@@ -22,10 +22,12 @@ from stateline.server.sql.reading import OpenTable, RowAccount, TableReading, Wa
 from stateline.server.sql.request import SqlRequest
 from stateline.server.sql.selection import selection_of
 from stateline.server.sql.shared_results import Run, SharedResults
+from stateline.server.sql.shown_commits import Shown, ShownCommits
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.sql.plan import TableRead
 from stateline.sql.pool import QueryProcesses
 from stateline.sql.session import Sources
+from stateline.sql.statement import is_momentary
 from stateline.sql.tables import VERSIONS, SqlTable, tables_of
 from stateline_store import (
     IsolationLevel,
@@ -43,13 +45,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The rows of each read, the Position of each table, why they are of no cut if they are not, and when they were
-    read."""
+    """The rows of each read, the Position of each table, why they are of no cut if they are not, when they were read,
+    and of which commits they are."""
 
     sources: Sources
     positions: Mapping[str, Position]
     no_cut: str
     read_at_ms: int
+    shown: Shown | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -64,8 +67,11 @@ class Statements:
     _reading: TableReading
     _cuts: Cuts
     _processes: QueryProcesses
-    _shared: SharedResults[SqlResult] = field(default_factory=lambda: SharedResults(lambda result: result.size))
+    _shown: ShownCommits
     _tables: dict[tuple[str, ...], list[SqlTable]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._shared = SharedResults[SqlResult](lambda result: result.size, self._renews)
 
     async def answer(
         self, asked: SqlRequest, visible: Sequence[str], place: Callable[[], AbstractAsyncContextManager[None]]
@@ -86,6 +92,12 @@ class Statements:
         answer = await answer_of(result, asked)
         self._shared.count_anew(key)  # the result keeps its answers
         return answer
+
+    def _renews(self, result: SqlResult) -> bool:
+        if result.shown is None or not self._shown.are_newest(result.shown):
+            return False
+        result.renew()
+        return True
 
     async def keep(self) -> None:
         """Have a query process ready and release old cuts, until cancelled. Then end all of them."""
@@ -124,7 +136,7 @@ class Statements:
                 by_store[each.store.name] = seen.merge(opened.positions[each.read.table])
             return SqlResult(
                 table, position, asked.level, opened.no_cut, opened.read_at_ms, account.rows, reads, opened.positions,
-                None if asked.store_bounds is None else by_store,
+                None if asked.store_bounds is None else by_store, shown=opened.shown,
             )  # fmt: skip
 
     async def _open(
@@ -152,6 +164,7 @@ class Statements:
                     "global table or a store in memory: name keys (WHERE key = …), or read it alone."
                 )
             no_cut = cut
+        shown = self._shown.of(stores) if _may_hold(asked, wanted) else None
         read_at_ms = now_ms()
         run.note_read(0)
         opened: dict[int, OpenTable] = {}
@@ -170,7 +183,9 @@ class Statements:
             each.read.table: merged_position(answers_of(opened[each.read.number].outcomes).values()) for each in wanted
         }
         sources = {number: table.rows for number, table in opened.items()}
-        return _Opened(sources, positions, no_cut, read_at_ms)
+        if shown is not None and not self._shown.are_newest(shown):  # a commit meanwhile: which one was read?
+            shown = None
+        return _Opened(sources, positions, no_cut, read_at_ms, shown)
 
     async def _open_cut(
         self, asked: SqlRequest, wanted: Sequence[WantedTable], cut: SharedCut, resources: AsyncExitStack,
@@ -244,6 +259,13 @@ class Statements:
             definitions = [self._stores.declared(name) or everywhere.get(name) for name in visible]
             known = self._tables[visible] = tables_of(each for each in definitions if each is not None)
         return known
+
+
+def _may_hold(asked: SqlRequest, wanted: Sequence[WantedTable]) -> bool:
+    """Whether the result may hold until the next commit. Lookups of keys are as quick as a look at all partitions."""
+    is_usual = asked.level is IsolationLevel.READ_COMMITTED and not asked.require_active
+    has_scan = any(each.selection.keys is None for each in wanted)
+    return is_usual and has_scan and asked.max_staleness_ms is None and not is_momentary(asked.sql)
 
 
 def _parts_apart(stores: Sequence[ServedStore]) -> str:
