@@ -7,6 +7,7 @@ like those. A file that is damaged or gone at the location makes its backup unus
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -74,6 +75,7 @@ def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topo
     arriving.begin(of_task.copy)
     with location.lease(backup.id):
         for path, size in of_task.copy.files.items():
+            os.utime(arriving.path)  # a server deletes files that nobody has touched for long
             _fetch_file(location, backup.digests[path], arriving.path / path, size)
     arriving.check(of_task.copy, wanted)
     return of_task.copy.size_bytes

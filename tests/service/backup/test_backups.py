@@ -47,7 +47,10 @@ def s3() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["directory", "s3"])
+OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if getattr(request, "param", "directory") == "directory":
         return str(tmp_path / "backups")
@@ -102,6 +105,13 @@ class Node:
         line = ["worker", "support.apps.changes_app:app", *self._given()]
         self.worker = Forked(line, cwd=TESTS, env=self.environment, output=os.open(os.devnull, os.O_WRONLY))
 
+    def killed_worker(self, step: str) -> None:
+        """Run a worker until it comes to this step, where it kills itself."""
+        line = [sys.executable, "-m", "stateline", "worker", "support.apps.changes_app:app", *self._given()]
+        environment = {**self.environment, "STATELINE_CRASH_AT": step}
+        done = subprocess.run(line, env=environment, capture_output=True, check=False, timeout=HANGING_S)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
     def kill(self) -> None:
         if self.worker is not None:
             self.worker.kill()
@@ -135,6 +145,7 @@ def node(tmp_path: Path, url: str) -> Iterator[Node]:
     made.kill()
 
 
+@OVER_S3
 def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None:
     made = node.backup("now")[0]
     assert (made["stores"], made["partitions"]) == (ON_DISK, ON_DISK * PARTITIONS)
@@ -152,6 +163,33 @@ def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None
     node.until_processed()
 
 
+@pytest.mark.parametrize("step", ["", "copy:file-arrived#5", "copy:whole"])
+def test_a_worker_without_stores_begins_with_those_of_a_backup(node: Node, step: str) -> None:
+    node.backup("now")
+    node.send({f"k{n}": -n for n in range(400, 600)})
+    node.until_processed()
+    node.kill()
+    shutil.rmtree(node.state / APPLICATION)
+    if step:
+        node.killed_worker(step)
+    node.start()
+    node.until_processed()
+    with served_here(node.state, *node.settings[2:], app=changes_app.build(RUN), until_ready=False) as here:
+        unlogged = _rows(here.client, "quiet")
+    assert unlogged is not None
+    assert {f"k{n}" for n in range(400)} <= unlogged.keys(), "no changelog has these"
+
+
+def test_a_worker_without_a_usable_backup_reads_its_changelogs(node: Node) -> None:
+    node.backup("now")
+    location = BackupLocation(node.url, APPLICATION)
+    location.delete_files([each.digest for each in location.files()])
+    node.kill()
+    shutil.rmtree(node.state / APPLICATION)
+    node.start()
+    node.until_processed()
+
+
 def test_only_what_the_location_lacks_is_written(node: Node) -> None:
     whole = node.backup("now")[0]
     again = node.backup("now")[0]
@@ -164,6 +202,7 @@ def test_only_what_the_location_lacks_is_written(node: Node) -> None:
     assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
 
 
+@OVER_S3
 def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Node) -> None:
     first = node.backup("now")[0]["backup"]
     for number, step in enumerate(STEPS):
@@ -185,7 +224,6 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Nod
     node.until_processed()
 
 
-@pytest.mark.parametrize("url", ["directory"], indirect=True)  # whose files can be harmed
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])
 def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm: str) -> None:
     first = node.backup("now")[0]["backup"]
@@ -224,6 +262,7 @@ def test_stores_of_topics_that_were_created_again_are_not_restored(node: Node) -
     assert {"offsets mean other records" in row["why"] for row in rows} == {True}
 
 
+@OVER_S3
 def test_a_server_backs_up_at_each_interval_and_tells_its_figures(node: Node) -> None:
     given = (f"backup.location={node.url}", "backup.interval.ms=1000")
     with served_here(node.state, *given, app=changes_app.build(RUN), until_ready=False) as here:

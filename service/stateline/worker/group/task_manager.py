@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from stateline.log.interface import Consumer
 from stateline.worker.context import WorkerContext
+from stateline.worker.restore.backed_up_tasks import BackedUpTasks
 from stateline.worker.restore.format_upgrades import FormatUpgrades
 from stateline.worker.restore.missed_input import start_with_missed_input
 from stateline.worker.restore.restore_plan import plans
@@ -53,14 +54,16 @@ class TaskManager:
         self._settings = settings
         self._standbys = standbys
         self._forget = forget
+        self._backed_up = BackedUpTasks(context.config, context.topology, context.directory)
         self._restorer = Restorer(context.log, context.figures.restored)
         self.upgrades = FormatUpgrades(context)
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
+        self._fetching: set[TaskId] = set()  # tasks whose stores come from a backup
         self._suspended_since_s = 0.0
 
     @property
     def waiting(self) -> Collection[TaskId]:
-        return self._locked_since
+        return self._locked_since.keys() | self._fetching
 
     @property
     def is_restoring(self) -> bool:
@@ -110,6 +113,7 @@ class TaskManager:
 
     def close(self) -> None:
         with ExitStack() as last_first:
+            last_first.callback(self._backed_up.close)
             last_first.callback(self._restorer.close)
             last_first.callback(self.upgrades.close)
             last_first.callback(self.drop_all)
@@ -135,8 +139,8 @@ class TaskManager:
     def open_waiting(self) -> None:
         """Open tasks that other processes have released. Close those that were suspended for 20 s. Raises `LockedError`
         if another process holds a task for 60 s."""
-        if self._locked_since:
-            self._open([self._tasks.all[task_id] for task_id in self._locked_since])
+        if self.waiting:
+            self._open([self._tasks.all[task_id] for task_id in self.waiting])
         if time.monotonic() - self._suspended_since_s > _SUSPENDED_PATIENCE_S:
             self._drop_these(self._tasks.in_state(TaskState.SUSPENDED))
 
@@ -169,6 +173,10 @@ class TaskManager:
         """Open it, unless another process holds its directory: the task waits then. A former standby is open."""
         if task.taken_over_s is not None:
             return True
+        if not self._backed_up.is_ready(task, self._topics.ids):
+            self._fetching.add(task.id)
+            return False
+        self._fetching.discard(task.id)
         try:
             task.open()
         except LockedError as error:
@@ -198,6 +206,8 @@ class TaskManager:
         Raises the first error that is not one of `says_only`, which are logged."""
         for task in tasks:
             self._locked_since.pop(task.id, None)
+            self._fetching.discard(task.id)
+            self._backed_up.forget(task.id)
             self._stop_reading(task)
         errors: list[Exception] = []
         for task, error in close_together(tasks):
