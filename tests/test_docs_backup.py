@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -35,6 +36,25 @@ def test_a_copy_of_the_running_log_alone_brings_every_store_back(tmp_path: Path)
         stateline(tmp_path, "produce", "hello:app", "orders", typed='carol\t{"amount": 1}\n')
     for command in restoring:
         run(command, tmp_path)
+    stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 12}\n')
+    with worker(tmp_path, tmp_path / "after"):
+        pass
+    assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
+
+
+def test_the_commands_of_the_page_of_backups_make_check_and_restore_one(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations/backups.md").read_text(encoding="utf-8")
+    commands = [line for block in blocks(page, "console") for line in re.findall(r"^\$ stateline (.*)$", block, re.M)]
+    *making, restoring = [shlex.split(line.replace("/tmp/backups", str(tmp_path / "backups"))) for line in commands]
+    assert [words[1] for words in (*making, restoring)] == ["now", "list", "verify", "restore"]
+    (tmp_path / "hello.py").write_text(blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0])
+    stateline(tmp_path, "topics", "hello:app", "--create", "--partitions", "1")
+    stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 30}\nbob\t{"amount": 5}\n')
+    with worker(tmp_path, tmp_path / "before"):
+        told = [stateline(tmp_path, *words) for words in making]
+    assert "whole" in told[-1]
+    shutil.rmtree(tmp_path / ".stateline/hello")
+    assert "restored" in stateline(tmp_path, *restoring)
     stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 12}\n')
     with worker(tmp_path, tmp_path / "after"):
         pass

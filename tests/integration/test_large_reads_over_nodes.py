@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -34,6 +35,9 @@ MISSING = hosts.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 ROWS = 12_000
 STREAM = "/v1/stores/counts/range?format=ndjson"
+# So many rows of so many bytes are in no buffers between the nodes: an answer has not ended when it begins.
+LARGE_ROWS, LARGE_BYTES = 600, 100_000
+LARGE_STREAM = "/v1/stores/newest/range?format=ndjson"
 SETTINGS = [
     "default.state.isolation.level=read_committed",
     "commit.interval.ms=200",
@@ -49,6 +53,7 @@ class Scene:
     one: Node
     two: Node
     client: httpx.Client
+    send: Callable[[list[tuple[bytes, bytes, int]]], object]
 
     def scans(self, node: Node) -> int | None:
         """The id of its scan process, if it runs."""
@@ -110,7 +115,7 @@ def scene(kafka_broker: KafkaBroker) -> Iterator[Scene]:
         for node in (one, two):
             node.until_it_answers()
         client = stack.enter_context(httpx.Client(base_url=one.url, timeout=HANGING_S, trust_env=False))
-        made = Scene(one, two, client)
+        made = Scene(one, two, client, partial(produce, log, f"in-{run}"))
         try:
             wait_until(lambda: all(map(made.sockets, (one, two))), HANGING_S)
             wait_until(lambda: made.owners() == {one.url, two.url}, HANGING_S)
@@ -168,8 +173,13 @@ def test_small_reads_do_not_need_it(scene: Scene, path: str) -> None:
 
 
 def test_reads_that_are_killed_there_end_and_others_do_not_notice(scene: Scene) -> None:
-    refused = list[int]()
-    with asking(scene, refused), scene.until_again() as pid, scene.client.stream("GET", STREAM) as answer:
+    large = json.dumps("x" * LARGE_BYTES).encode()
+    scene.send([(b"k%05d" % n, large, 2_000_000 + n) for n in range(LARGE_ROWS)])
+    written = "select count(*) as n from newest where length(value::varchar) >= 100000"
+    wait_until(lambda: scene.sql(written).json().get("rows") == [{"n": LARGE_ROWS}], HANGING_S)
+    refused, as_they_are = list[int](), {"Accept-Encoding": "identity"}
+    asked = scene.client.stream("GET", LARGE_STREAM, headers=as_they_are)
+    with asking(scene, refused), scene.until_again() as pid, asked as answer:
         pieces = answer.iter_raw(4_096)
         next(pieces)
         os.kill(pid, signal.SIGKILL)
