@@ -41,6 +41,7 @@ from stateline_store import NotReadyError
 
 _NICE = 10  # of nice(2): a small read gets nine times the processor that a scan gets beside it
 _LOOK_AGAIN_S = 0.1
+_KNOWN_WITHIN_S = 3.0
 # Large batches take a third less time for a row. A stream has a few MiB of rows in memory then.
 _LONGER_STEPS = 3
 
@@ -102,6 +103,7 @@ async def _relayed(app: App, config: Config) -> AsyncIterator[tuple[RelayedReque
             stack.enter_context(traced(config, "scans"))
             if serving.nodes is not None:
                 await stack.enter_async_context(joined(serving.nodes, config, None, announces=False))
+            await serving.workers.until_known(_KNOWN_WITHIN_S)  # or it would refuse what they own
             listener = serving.siblings.listener()
             if listener is None:
                 raise NotReadyError(f"{application} has no room for the socket of the scan process.")

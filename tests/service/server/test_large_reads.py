@@ -17,6 +17,7 @@ import pytest
 
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, served, until_ready, wait_until
+from support.run.patience import HANGING_S
 
 ROWS = 3_000
 STREAM, PAGE = "/v1/stores/aircraft/range?format=ndjson", "/v1/stores/aircraft/range?limit=2000"
@@ -222,6 +223,24 @@ def test_it_opens_stores_when_they_are_asked(tmp_path: Path) -> None:
         assert open_tables(pid) == 0
         one.fresh(STREAM)
         assert open_tables(pid) > 0
+
+
+def test_it_is_asked_when_it_knows_what_the_workers_own(tmp_path: Path) -> None:
+    with scene(tmp_path) as (one, worker):
+        pid, goes_on = scan_process(one), threading.Event()
+        assert pid is not None
+        (listened,) = sockets(tmp_path)
+        halted = threading.Thread(target=lambda: worker.run(lambda: goes_on.wait(HANGING_S)))
+        halted.start()
+        try:
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: scan_process(one) not in (None, pid))
+            time.sleep(2.5)  # it would listen by then
+            assert sockets(tmp_path) <= {listened}
+        finally:
+            goes_on.set()
+            halted.join()
+        wait_until(lambda: bool(sockets(tmp_path) - {listened}))
 
 
 def test_when_it_is_killed_its_answers_break_off_and_others_are_not_touched(tmp_path: Path) -> None:

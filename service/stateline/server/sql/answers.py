@@ -18,7 +18,7 @@ from stateline.server.contract.observation import observed
 from stateline.server.relay.siblings import Siblings
 from stateline.server.rows.streams import OwningStream
 from stateline.server.sql.request import SqlRequest
-from stateline.server.sql.shown_commits import Shown
+from stateline.server.sql.shown_commits import ReadCommits
 from stateline_store import IsolationLevel, Position
 from stateline_store.clock import now_ms
 
@@ -79,7 +79,7 @@ class SqlResult:
     answers: dict[tuple[str, bool], RenderedAnswer] = field(default_factory=dict)
     """What was rendered so far, by media type and whether it has the envelope."""
 
-    shown: Shown | None = None
+    shown: ReadCommits | None = None
     """The commits that its rows are of. None: only a run says whether they are of now."""
 
     def renew(self) -> None:

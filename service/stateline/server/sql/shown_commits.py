@@ -13,7 +13,7 @@ from stateline_store import IsolationLevel, PositionQuery
 from stateline_store.reads.secondary import SecondaryReader
 
 
-class Shown(NamedTuple):
+class ReadCommits(NamedTuple):
     """Stores, and the reader, generation and commit number of each of their partitions (`Partitions.shown`)."""
 
     stores: Sequence[ServedStore]
@@ -28,7 +28,7 @@ class ShownCommits:
     _epochs: Container[str]
     _has_other_nodes: Callable[[], bool]
 
-    def of(self, stores: Sequence[ServedStore]) -> Shown | None:
+    def of(self, stores: Sequence[ServedStore]) -> ReadCommits | None:
         """Return the newest commits of these stores, and show them.
 
         None if only a run says what the rows are: a partition is elsewhere, in memory or unreadable, rows expire by
@@ -47,8 +47,8 @@ class ShownCommits:
                 if answer.copy.served_by != "active" and self._has_other_nodes():
                     return None
                 found.append(shown)
-        return Shown(stores, found)
+        return ReadCommits(stores, found)
 
-    def are_newest(self, shown: Shown) -> bool:
+    def are_newest(self, shown: ReadCommits) -> bool:
         """Whether its committed rows are those of now."""
         return self.of(shown.stores) == shown

@@ -22,7 +22,7 @@ from stateline.server.sql.reading import OpenTable, RowAccount, TableReading, Wa
 from stateline.server.sql.request import SqlRequest
 from stateline.server.sql.selection import selection_of
 from stateline.server.sql.shared_results import Run, SharedResults
-from stateline.server.sql.shown_commits import Shown, ShownCommits
+from stateline.server.sql.shown_commits import ReadCommits, ShownCommits
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.sql.plan import TableRead
 from stateline.sql.pool import QueryProcesses
@@ -52,7 +52,7 @@ class _Opened:
     positions: Mapping[str, Position]
     no_cut: str
     read_at_ms: int
-    shown: Shown | None = None
+    shown: ReadCommits | None = None
 
 
 @dataclass(eq=False, repr=False)

@@ -7,6 +7,7 @@ fail with `NotPresentError`. For the event loop's thread only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from stateline_store.inspection.inspection import may_be_held
 
 # A restarted worker is back sooner, and a working one stays longer.
 _STARTS_WITHIN_S = 4.0
+_LOOK_AGAIN_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Workers:
         self._leases: dict[str, tuple[str, float]] = {}  # by task: the instance that ran it last, and until when
         self._refused: set[str] = set()  # instances at whose socket a process of another user listens
         self._interrupted: dict[str, Interruption] = {}  # by instance
+        self._has_read = False
         self.instances: dict[str, Instance] = {}
         self.assigned_at_ms = 0
         """The last new assignment seen here, by `boot_ms`; 0 before any."""
@@ -99,6 +102,14 @@ class Workers:
             for name, instance in self.instances.items():
                 if name not in self._connections:
                     await self._connect(name, instance)
+            self._has_read = True
+
+    async def until_known(self, within_s: float) -> None:
+        """Wait until every connected instance has told its lease. Until then, its tasks seem to have no owner."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self._has_read or not all(each.answers for each in self._connections.values() if each.alive):
+                    await asyncio.sleep(_LOOK_AGAIN_S)
 
     def look_after(self) -> None:
         """Ask every worker for a sign of life. Returns at once. `answers` has the result later."""

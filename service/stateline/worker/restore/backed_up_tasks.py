@@ -1,7 +1,7 @@
 """Tasks that begin with their stores from a backup (``backup.location``), because this node has none of them.
 
 A task that the group gives to this worker is looked up in the backups before it is opened. Threads fetch its files,
-while the worker goes on with other tasks and stays in its group. Then the task is opened as any other: it reads each
+while the worker processes other tasks and stays in its group. Then the task is opened as any other: it reads each
 changelog from the offset in the files on. A backup only saves time. Without a usable one, the changelogs are read from
 the beginning.
 
@@ -75,11 +75,11 @@ class BackedUpTasks:
         return True
 
     def forget(self, task_id: TaskId) -> None:
-        """The worker has lost this task. What is on the way is placed or deleted by its thread."""
+        """The worker has lost this task. A running fetch ends by itself."""
         self._looked_at.discard(task_id)
 
     def close(self) -> None:
-        """Wait for files that are on the way."""
+        """Wait for running fetches."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 

@@ -1,0 +1,106 @@
+"""Backups in a directory: what they write, and a fresh node that begins with one against one that reads changelogs.
+
+One node, exactly once; the store counts records per key. Its input and its changelog are written as a worker would have
+left them (`bench_recovery.fill`).
+
+- size: a second backup, after a hundredth of the keys were counted again: ≤ 0.1 of the bytes of the first, and at most
+  two written files for each that has changed.
+- start: a worker without stores, until all tasks run, with the backup and without it, in turns: ≥ 5 × as fast.
+
+`bench_backup.py RECORDS` takes another number of records; each has a key of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from bench_recovery import PARTITIONS, Input, fill
+from bench_standbys import APPLICATION, SESSION_MS, Node
+from figures import at_least, at_most
+from processes import until
+
+from stateline.log.kafka import KafkaLog
+from support.kafka.kafka_broker import KafkaBroker
+
+RECORDS, ROUNDS = 4_000_000, 2
+
+
+def backed_up(node: Node) -> dict[str, Any]:
+    """Run `stateline backup now` on this node; what it says."""
+    began_s = time.perf_counter()
+    line = [sys.executable, *node.command("now")]
+    line.insert(line.index("now"), "backup")
+    done = subprocess.run([*line, "--json"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    (told,) = json.loads(done.stdout)
+    took_s, written, size = time.perf_counter() - began_s, told["written bytes"], told["bytes"]
+    print(f"  backup: {took_s:.1f} s, {written / 1e6:,.1f} of {size / 1e6:,.1f} MB written", flush=True)
+    return dict(told)
+
+
+def start_s(servers: str, root: Path, name: str, location: Path | None) -> float:
+    """How long a node without stores takes from its worker's start until all tasks run."""
+    node = Node(servers, root, name, 0)
+    if location is not None:
+        node.settings["backup.location"] = location
+    began_s = time.perf_counter()
+    with node.working():
+        until(lambda: node.tasks() == ["running"] * PARTITIONS, "it runs all tasks", 0.02)
+        took_s, worked_s = time.perf_counter() - began_s, node.cpu_s()
+    said = "begins with the backup" in node.output.read_text()
+    if said != (location is not None):
+        raise RuntimeError(f"{name} began {'with' if said else 'without'} a backup")
+    print(f"  {name}: {took_s:.2f} s, of which the worker works {worked_s:.2f} s", flush=True)
+    shutil.rmtree(node.directory)
+    time.sleep(SESSION_MS / 1000 + 2)
+    return took_s
+
+
+def main(arguments: Sequence[str]) -> None:
+    records = int(arguments[0]) if arguments else RECORDS
+    input_ = Input(records)
+    os.environ["RECOVERY_JOB"] = "store"
+    found: dict[str, list[float]] = {"with": [], "without": []}
+    with ExitStack() as stack:
+        broker = stack.enter_context(KafkaBroker())
+        log = stack.enter_context(closing(KafkaLog(broker.bootstrap_servers)))
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        fill(log, records, input_)
+        location = root / "backups"
+        one = Node(broker.bootstrap_servers, root, "one", 0)
+        one.settings |= {"backup.location": location, "backup.max.bytes.per.second": -1}
+        with one.working():
+            until(lambda: one.tasks() == ["running"] * PARTITIONS, "the node has restored all", 0.1)
+            whole = backed_up(one)
+            with closing(log.producer()) as producer:
+                for partition, keys in enumerate(input_.keys):
+                    some = keys[::100]
+                    producer.produce_all("events", partition, [(key, b"v", 1_700_000_000_000) for key in some])
+                producer.flush()
+            time.sleep(5)  # they are counted and committed within a second
+            changed = backed_up(one)
+        time.sleep(SESSION_MS / 1000 + 2)
+        for number in range(ROUNDS):
+            for name, seen in found.items():
+                place = location if name == "with" else None
+                seen.append(start_s(broker.bootstrap_servers, root, f"{name}-{number}", place))
+    with_s, without_s = (statistics.median(seen) for seen in found.values())
+    print(f"  {records:,} records of {APPLICATION}: {with_s:.2f} s, from the changelog {without_s:.2f} s", flush=True)
+    at_most(
+        "bytes of a backup after 1 % of the rows changed ÷ the first", changed["written bytes"] / whole["bytes"], 0.1
+    )
+    at_least("a start with a backup ÷ from the changelog alone, speed", without_s / with_s, 5, " ×")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
