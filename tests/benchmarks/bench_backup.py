@@ -33,7 +33,7 @@ from processes import until
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
 
-RECORDS, ROUNDS = 4_000_000, 2
+RECORDS, ROUNDS = 5_000_000, 2
 
 
 def backed_up(node: Node) -> dict[str, Any]:

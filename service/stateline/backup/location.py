@@ -1,7 +1,7 @@
 """`BackupLocation`: the backups of one application, in a directory or an object store (``backup.location``).
 
     <application.id>/backups/<id>/<node>.json     a manifest (`stateline_store.snapshots.backup`), written last
-    <application.id>/files/<digest>               bytes of a file, named by their digest
+    <application.id>/files/<digest>               a piece of a file, named by its digest
     <application.id>/leases/<id>/<random>         somebody reads this backup, for a day from when the object was made
 
 Only files that a manifest names count. Every object is written whole or not at all, and never changed. Times are those
@@ -64,15 +64,17 @@ class BackupLocation:
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
 
-    def put_file(self, digest: str, path: Path, size: int) -> None:
-        """Write the first bytes of a file under their digest. The caller has computed it."""
+    def put_file(self, digest: str, path: Path, size: int, begin: int = 0) -> None:
+        """Write so many bytes of a file from `begin` on under their digest, which the caller has computed."""
         place = f"{self._below}/files/{digest}"
         with self._asked(f"write {digest}"):
             if size <= _AT_ONCE_BYTES:
                 with path.open("rb") as file:
+                    file.seek(begin)
                     self._obstore.put(self._store, place, file.read(size), use_multipart=False)
             else:
-                self._obstore.put(self._store, place, _pieces(path, size), chunk_size=_PIECE_BYTES, max_concurrency=2)
+                content = _pieces(path, begin, size)
+                self._obstore.put(self._store, place, content, chunk_size=_PIECE_BYTES, max_concurrency=2)
 
     def pieces_of_file(self, digest: str) -> Iterator[bytes]:
         """Yield the bytes of a file. Raises `DoesNotExistError` if it is not there."""
@@ -148,8 +150,9 @@ class BackupLocation:
             raise RetryLaterError(f"{self.url} cannot {what}: {error!s:.500}") from error
 
 
-def _pieces(path: Path, size: int) -> Iterator[bytes]:
+def _pieces(path: Path, begin: int, size: int) -> Iterator[bytes]:
     with path.open("rb") as file:
+        file.seek(begin)
         while size and (piece := file.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
             yield piece

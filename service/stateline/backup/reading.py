@@ -6,18 +6,19 @@ like those. A file that is damaged or gone at the location makes its backup unus
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stateline.backup.location import BackupLocation
+from stateline.backup.writing import digest_of
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
-from stateline_store.snapshots.backup import Backup, task_of
+from stateline_store.snapshots.backup import Backup, piece_sizes, task_of
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
 from stateline_store.stores.committed_store import CommittedStore
@@ -94,15 +95,31 @@ def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list
     return found
 
 
-def _fetch_file(location: BackupLocation, digest: str, path: Path, size: int) -> None:
-    with ArrivingFile(path, size) as there, suppress(DamagedDataError):  # an earlier backup's, which is replaced
-        if there.offset == size:
-            there.finish(digest)
-            return
-    path.unlink(missing_ok=True)
+def _fetch_file(location: BackupLocation, digests: Sequence[str], path: Path, size: int) -> None:
+    """Fetch a file piece by piece. Pieces that came before, and are those of this backup, are kept."""
+    pieces = list(zip(digests, piece_sizes(path.name, size), strict=True))
+    with ArrivingFile(path, size) as there:
+        arrived = there.offset
+    kept = begin = 0
+    for digest, length in pieces:
+        if begin + length > arrived or digest_of(path, length, begin) != digest:
+            break
+        kept, begin = kept + 1, begin + length
+    with path.open("r+b") as left:
+        left.truncate(begin)
     with ArrivingFile(path, size) as file:
-        for piece in location.pieces_of_file(digest):
-            if file.offset + len(piece) > size:
-                raise DamagedDataError(f"{path.name} is longer at the location than the backup says.")
-            file.add(piece)
-        file.finish(digest)
+        for digest, length in pieces[kept:]:
+            _fetch_piece(location, digest, file, length)
+        file.finish(file.digest)
+
+
+def _fetch_piece(location: BackupLocation, digest: str, file: ArrivingFile, size: int) -> None:
+    found, left = hashlib.blake2b(digest_size=32), size
+    for part in location.pieces_of_file(digest):
+        found.update(part)
+        left -= len(part)
+        if left < 0:
+            break
+        file.add(part)
+    if left or found.hexdigest() != digest:
+        raise DamagedDataError(f"A piece of {file.path.name} is not what was written: {location.url}, {digest}.")

@@ -56,7 +56,7 @@ def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: 
         for each in ended:
             location.delete_manifest(each.id, each.node)
         gone = {(each.id, each.node) for each in ended}
-        named = {digest for each in backups if (each.id, each.node) not in gone for digest in each.digests.values()}
+        named = {digest for each in backups if (each.id, each.node) not in gone for digest in each.named}
         rubbish = [file for file in files if file.digest not in named and file.written_at_s < now_s - left_alone_s]
         for begin in range(0, len(rubbish), _AT_ONCE):
             location.delete_files([file.digest for file in rubbish[begin : begin + _AT_ONCE]])

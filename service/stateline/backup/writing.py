@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -25,7 +25,7 @@ from stateline.backup.location import BackupLocation
 from stateline.backup.retention import LEFT_ALONE_S
 from stateline_store import DamagedDataError, DoesNotExistError, RetryLaterError
 from stateline_store.clock import now_ms
-from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.backup import Backup, piece_sizes
 from stateline_store.steps import reached
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _MARGIN_MS = 60 * 60 * 1000
 
 @dataclass(slots=True)
 class Written:
-    """The bytes and files that a backup has written, and all that it names."""
+    """The pieces and bytes that a backup has written, and all files and bytes that it names."""
 
     files: int = 0
     bytes: int = 0
@@ -65,20 +65,24 @@ class BackupWriter:
         first files may be deleted."""
         began_s, done = time.monotonic(), Written()
         there = self._there()
-        digests: dict[str, str] = {}
+        digests: dict[str, list[str]] = {}
         for path, size in backup.copy.files.items():
-            if stopped.is_set():
-                raise RetryLaterError(f"The backup {backup.id} ends with its process: the next one is whole again.")
-            began_file_s, worked_s = time.monotonic(), time.thread_time()
-            digest = digests[path] = self._digest(linked / path, size)
-            done.all_files, done.all_bytes = done.all_files + 1, done.all_bytes + size
-            if digest not in there:
-                self._wrote[digest] = began_s
-                self.location.put_file(digest, linked / path, size)
-                reached("backup:file-written")
-                there.add(digest)
-                done.files, done.bytes = done.files + 1, done.bytes + size
-                self._rest(size, began_file_s, time.thread_time() - worked_s, stopped)
+            done.all_files, done.all_bytes, begin = done.all_files + 1, done.all_bytes + size, 0
+            digests[path] = []
+            for piece in piece_sizes(path, size):
+                if stopped.is_set():
+                    raise RetryLaterError(f"The backup {backup.id} ends with its process: the next one is whole again.")
+                began_piece_s, worked_s = time.monotonic(), time.thread_time()
+                digest = self._digest(linked / path, begin, piece)
+                digests[path].append(digest)
+                if digest not in there:
+                    self._wrote[digest] = began_s
+                    self.location.put_file(digest, linked / path, piece, begin)
+                    reached("backup:file-written")
+                    there.add(digest)
+                    done.files, done.bytes = done.files + 1, done.bytes + piece
+                    self._rest(piece, began_piece_s, time.thread_time() - worked_s, stopped)
+                begin += piece
         if time.monotonic() - began_s > LEFT_ALONE_S / 2:
             self._wrote.clear()
             raise RetryLaterError(f"The backup {backup.id} took so long that its first files may be deleted again.")
@@ -87,7 +91,7 @@ class BackupWriter:
         self.location.write(whole)
         reached("backup:manifest-written")
         self._base = whole
-        self._forget(digests)
+        self._forget(whole.named)
         return whole, done
 
     def _there(self) -> set[str]:
@@ -102,7 +106,7 @@ class BackupWriter:
             self.location.read(base.id, self.node)
         except (DoesNotExistError, DamagedDataError):
             return wrote
-        return wrote | set(base.digests.values())
+        return wrote | base.named
 
     def _newest(self) -> Backup | None:
         """Return this node's newest readable manifest."""
@@ -114,31 +118,32 @@ class BackupWriter:
                     _log.warning("A backup of this node is not built on: %s", error)
         return None
 
-    def _digest(self, path: Path, size: int) -> str:
+    def _digest(self, path: Path, begin: int, size: int) -> str:
+        if path.suffix != ".sst":
+            return digest_of(path, size, begin)
         found = os.stat(path)
         identity = found.st_dev, found.st_ino, size, found.st_mtime_ns
-        known = self._digests.get(identity) if path.suffix == ".sst" else None
-        if known is None:
-            known = self._digests[identity] = digest_of(path, size)
-        return known
+        if identity not in self._digests:
+            self._digests[identity] = digest_of(path, size)
+        return self._digests[identity]
 
     def _rest(self, size: int, began_s: float, worked_s: float, stopped: Event) -> None:
         took_s = time.monotonic() - began_s
         at_least_s = size / self.bytes_per_second if self.bytes_per_second > 0 else 0.0
         stopped.wait(max(worked_s, at_least_s - took_s, 0.0))
 
-    def _forget(self, digests: Mapping[str, str]) -> None:
+    def _forget(self, named: Collection[str]) -> None:
         """Keep what the newest manifest has, so that memory does not grow."""
-        named = {*digests.values()}
         self._digests = {identity: digest for identity, digest in self._digests.items() if digest in named}
         self._wrote.clear()
 
 
-def digest_of(path: Path, size: int) -> str:
-    """Return the digest of the file's first bytes. Raises `DamagedDataError` if it is shorter, `OSError` if it cannot
-    be read."""
+def digest_of(path: Path, size: int, begin: int = 0) -> str:
+    """Return the digest of so many bytes of the file from `begin` on. Raises `DamagedDataError` if it is shorter,
+    `OSError` if it cannot be read."""
     digest, left = hashlib.blake2b(digest_size=32), size
     with path.open("rb", buffering=0) as file:
+        file.seek(begin)
         while left and (piece := file.read(min(left, _READ_BYTES))):
             digest.update(piece)
             left -= len(piece)

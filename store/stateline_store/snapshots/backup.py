@@ -3,17 +3,19 @@
     manifest := {"format": 1, "id", "node", "application_id", "created_at_ms", "topology": digest,
                  "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog"}},
                  "offsets": {directory of a part: offset in its changelog},
-                 "digests": {path: digest}, "copy": as in `store_copies`}
+                 "digests": {path: [digest …]}, "copy": as in `store_copies`}
 
-A path is `<task>/<store>/<file>`. Its digest is BLAKE2b of 32 bytes, in hexadecimal digits, of the bytes that count
-(`StoreCopy.files`). The location names files by it, so that equal files are there once. On disk: never change.
+A path is `<task>/<store>/<file>`. A file lies at the location in pieces: a table whole, a file that grows in pieces of
+`PIECE_BYTES`, so that what was appended since the last backup is all that is written. A piece is named by its digest,
+BLAKE2b of 32 bytes in hexadecimal digits. Only the bytes that count (`StoreCopy.files`) are there. On disk: never
+change.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +25,14 @@ from stateline_store.snapshots.store_copies import StoreCopy
 
 _FORMAT = 1  # on disk: never change what 1 means
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+PIECE_BYTES = 4 * 1024 * 1024  # on disk: never change
+
+
+def piece_sizes(path: str, size: int) -> list[int]:
+    """Return the bytes of each piece of a file of this size, in order. An empty file is one empty piece."""
+    if path.endswith(".sst") or size <= PIECE_BYTES:
+        return [size]
+    return [min(PIECE_BYTES, size - begin) for begin in range(0, size, PIECE_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Backup:
     topology: str
     stores: Mapping[str, Mapping[str, Any]]
     offsets: Mapping[str, int]
-    digests: Mapping[str, str]
+    digests: Mapping[str, Sequence[str]]
     copy: StoreCopy
 
     def of_task(self, task_id: str) -> Backup:
@@ -58,7 +68,7 @@ class Backup:
             "topology": self.topology,
             "stores": {name: dict(each) for name, each in self.stores.items()},
             "offsets": dict(self.offsets),
-            "digests": dict(self.digests),
+            "digests": {path: list(digests) for path, digests in self.digests.items()},
             "copy": self.copy.to_json(),
         }
         return json.dumps(told).encode()
@@ -79,14 +89,21 @@ class Backup:
                 str(told["topology"]),
                 {str(name): dict(each) for name, each in told["stores"].items()},
                 {str(directory): int(offset) for directory, offset in told["offsets"].items()},
-                {str(path): str(digest) for path, digest in told["digests"].items()},
+                {str(path): tuple(map(str, digests)) for path, digests in told["digests"].items()},
                 StoreCopy.from_json(told["copy"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedDataError(f"{where} is no manifest of a backup: {error!r}.") from error
-        if found.digests.keys() != found.copy.files.keys() or not all(map(_DIGEST.fullmatch, found.digests.values())):
+        expected = {path: len(piece_sizes(path, size)) for path, size in found.copy.files.items()}
+        told_counts = {path: len(digests) for path, digests in found.digests.items()}
+        if told_counts != expected or not all(map(_DIGEST.fullmatch, found.named)):
             raise DamagedDataError(f"{where} has files without digests, or digests that are none.")
         return found
+
+    @property
+    def named(self) -> set[str]:
+        """The digests of all pieces."""
+        return {digest for digests in self.digests.values() for digest in digests}
 
 
 def task_of(part: CheckpointPart) -> str:

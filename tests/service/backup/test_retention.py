@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import time
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from stateline.backup.location import BackupLocation
 from stateline.backup.retention import expired, sweep
 from stateline.backup.writing import BackupWriter, digest_of
 from stateline_store import Position
-from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.backup import PIECE_BYTES, Backup
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.store_copies import StoreCopy
 
@@ -24,7 +27,8 @@ def backup(number: int, node: str, places: list[int], digests: dict[str, str] | 
     """Backup `number` of a node, made so many milliseconds after the epoch."""
     parts = tuple(CheckpointPart("s", place, f"0_{place}/s", 1, 1, Position(), {}) for place in places)
     copy = StoreCopy("here", {}, parts, dict.fromkeys(digests or {}, 3))
-    return Backup(f"{number:09}", node, "app", number, "", {}, {}, digests or {}, copy)
+    named = {path: (digest,) for path, digest in (digests or {}).items()}
+    return Backup(f"{number:09}", node, "app", number, "", {}, {}, named, copy)
 
 
 @given(
@@ -92,8 +96,6 @@ def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path)
     linked = tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")
-    from threading import Event
-
     made = backup(int(time.time() * 1000) - RETENTION_MS, "a", [0], {"0_0/s/000001.sst": ""})
     first, done = BackupWriter(location, "a", RETENTION_MS, -1).write(made, tmp_path, Event())
     assert (done.files, done.all_files) == (1, 1)
@@ -101,3 +103,22 @@ def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path)
     assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 0
     location.delete_manifest(first.id, "a")
     assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 1
+
+
+def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Path) -> None:
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    log = tmp_path / "0_0" / "s" / "000001.log"
+    log.parent.mkdir(parents=True)
+    writer, written = BackupWriter(location, "a", 3_600_000, -1), []
+    content = random.Random(7).randbytes(3 * PIECE_BYTES)
+    for number, size in enumerate((2 * PIECE_BYTES + 10, 2 * PIECE_BYTES + 500, 3 * PIECE_BYTES)):
+        log.write_bytes(content[:size])
+        made = backup(now_ms + number, "a", [0], {"0_0/s/000001.log": ""})
+        made = replace(made, copy=replace(made.copy, files={"0_0/s/000001.log": size}))
+        whole, done = writer.write(made, tmp_path, Event())
+        written.append(done.bytes)
+        assert (
+            b"".join(b"".join(location.pieces_of_file(each)) for each in whole.digests["0_0/s/000001.log"])
+            == (content[:size])
+        )
+    assert written == [2 * PIECE_BYTES + 10, 500, PIECE_BYTES]
