@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from stateline.config.extras import need_extra
+from stateline.config.settings import Config
 from stateline_store import ConfigurationError, DoesNotExistError, RetryLaterError
 from stateline_store.snapshots.backup import Backup
 
@@ -63,6 +64,13 @@ class BackupLocation:
             self._store: ObjectStore = from_url(url) if scheme else LocalStore(url, mkdir=True)
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
+
+    @classmethod
+    def of(cls, config: Config) -> BackupLocation:
+        """Return the application's location. Raises `ConfigurationError` if there is none, and as the constructor."""
+        if config.backup_location is None:
+            raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
+        return cls(config.backup_location, config.application_id)
 
     def put_file(self, digest: str, path: Path, size: int, begin: int = 0) -> None:
         """Write so many bytes of a file from `begin` on under their digest, which the caller has computed."""

@@ -10,14 +10,14 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.writing import digest_of
 from stateline.model.topology import Topology
-from stateline_store import DamagedDataError, DoesNotExistError, StatelineError, TopicPartition
+from stateline_store import DamagedDataError, DoesNotExistError, StateDirectory, StatelineError, TopicPartition
 from stateline_store.snapshots.backup import Backup, piece_sizes, task_of
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
@@ -80,6 +80,27 @@ def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topo
             _fetch_file(location, backup.digests[path], arriving.path / path, size)
     arriving.check(of_task.copy, wanted)
     return of_task.copy.size_bytes
+
+
+def place(
+    location: BackupLocation,
+    backup: Backup,
+    task_id: str,
+    topology: Topology,
+    directory: StateDirectory,
+    ids: Mapping[str, str],
+) -> int | None:
+    """Fetch the stores of this task, and move them into its directory here. `ids` are the ids of its topics now.
+    Returns the bytes; None if one of the stores is there already, or they were made from other topics.
+
+    Raises as `fetch`, and `LockedError` while another process has the task."""
+    arriving = CopyDirectory(directory.application, task_id)
+    size = fetch(location, backup, task_id, topology, arriving)
+    with directory.lock_task(task_id):
+        if arriving.place(directory.task(task_id), ids):
+            return size
+    arriving.remove()
+    return None
 
 
 def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list[Fault]:

@@ -98,25 +98,24 @@ class BackupWriter:
         """Return the digests that the location has for certain."""
         young_s = time.monotonic() - LEFT_ALONE_S / 2
         wrote = {digest for digest, at_s in self._wrote.items() if at_s > young_s}
-        base = self._base or self._newest()
+        base = self._newest() if self._base is None else self._known(self._base.id)
         margin_ms = min(_MARGIN_MS, self.retention_ms // 2)
         if base is None or base.created_at_ms < now_ms() - self.retention_ms + margin_ms:
-            return wrote
-        try:
-            self.location.read(base.id, self.node)
-        except (DoesNotExistError, DamagedDataError):
             return wrote
         return wrote | base.named
 
     def _newest(self) -> Backup | None:
         """Return this node's newest readable manifest."""
-        for backup_id, node in reversed(self.location.manifests()):
-            if node == self.node:
-                try:
-                    return self.location.read(backup_id, node)
-                except (DoesNotExistError, DamagedDataError) as error:
-                    _log.warning("A backup of this node is not built on: %s", error)
-        return None
+        own = (backup_id for backup_id, node in reversed(self.location.manifests()) if node == self.node)
+        return next((found for backup_id in own if (found := self._known(backup_id)) is not None), None)
+
+    def _known(self, backup_id: str) -> Backup | None:
+        """Return this manifest of this node, if it is still there and readable."""
+        try:
+            return self.location.read(backup_id, self.node)
+        except (DoesNotExistError, DamagedDataError) as error:
+            _log.warning("A backup of this node is not built on: %s", error)
+            return None
 
     def _digest(self, path: Path, begin: int, size: int) -> str:
         if path.suffix != ".sst":

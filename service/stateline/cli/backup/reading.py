@@ -8,15 +8,8 @@ from stateline.backup.retention import sweep
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline_store import ConfigurationError, DoesNotExistError
+from stateline_store import DoesNotExistError
 from stateline_store.clock import now_ms
-
-
-def location_of(config: Config) -> BackupLocation:
-    """Return the application's location. Raises `ConfigurationError` if there is none."""
-    if config.backup_location is None:
-        raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
-    return BackupLocation(config.backup_location, config.application_id)
 
 
 def listed(_: App, config: Config) -> list[Row]:
@@ -30,25 +23,25 @@ def listed(_: App, config: Config) -> list[Row]:
             "files": len(each.copy.files),
             "bytes": each.copy.size_bytes,
         }
-        for each in backups(location_of(config))
+        for each in backups(BackupLocation.of(config))
     ]
 
 
 def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row], int]:
     """Return a row for each node's part of this backup, or of the newest, and the number of faults. Raises
     `DoesNotExistError` if there is no such backup."""
-    location, topology = location_of(config), app.configured_topology(config)
-    ids = [found for found, _ in location.manifests()]
-    wanted = backup_id or max(ids, default="")
-    if wanted not in ids:
+    location, topology = BackupLocation.of(config), app.configured_topology(config)
+    manifests = location.manifests()
+    if not manifests and backup_id is None:
         raise DoesNotExistError(
-            f"{location.url} has no backup {wanted!r} of {config.application_id}."
-            if wanted
-            else (f"{location.url} has no backup of {config.application_id} yet: make one with stateline backup now.")
+            f"{location.url} has no backup of {config.application_id} yet: make one with stateline backup now."
         )
+    wanted = backup_id or manifests[-1][0]
+    if all(found != wanted for found, _ in manifests):
+        raise DoesNotExistError(f"{location.url} has no backup {wanted!r} of {config.application_id}.")
     rows: list[Row] = []
     faults = 0
-    for found, node in location.manifests():
+    for found, node in manifests:
         if found == wanted:
             backup = location.read(found, node)
             wrong = verify(location, backup, topology)
@@ -59,5 +52,5 @@ def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row]
 
 
 def pruned(_: App, config: Config) -> Row:
-    found = sweep(location_of(config), config.backup_retention_ms, config.backup_keep)
+    found = sweep(BackupLocation.of(config), config.backup_retention_ms, config.backup_keep)
     return {"deleted backups": len(found.manifests), "deleted files": found.files, "deleted bytes": found.bytes}

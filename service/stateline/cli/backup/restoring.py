@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, fetch, tasks
-from stateline.cli.backup.reading import location_of
+from stateline.backup.reading import backups, place, tasks
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
@@ -16,7 +15,6 @@ from stateline.dsl.app import App
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
 from stateline_store.snapshots.backup import Backup
-from stateline_store.snapshots.store_copies import CopyDirectory
 from stateline_store.task_id import TaskId
 
 _THERE = "Its stores are there already."
@@ -29,7 +27,7 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
     """Restore each task from its newest backup, or from those of this id and older ones. Returns a row for each task.
 
     Raises `LockedError` while processes of the application run here, `DoesNotExistError` if there is no backup."""
-    location, topology = location_of(config), app.configured_topology(config)
+    location, topology = BackupLocation.of(config), app.configured_topology(config)
     if running := running_here(config):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
     found = [each for each in backups(location, backup_id) if node in (None, each.node)]
@@ -49,25 +47,21 @@ def _restored(
     ids: dict[str, str],
 ) -> Row:
     directory = StateDirectory(config.state_dir, config.application_id)
-    arriving = CopyDirectory(directory.application, task)
     why = ""
     for backup in found:
         if task not in tasks(backup):
             continue
         row = {"task": task, "backup": backup.id, "node": backup.node}
         try:
-            size = fetch(location, backup, task, topology, arriving)
             of_task = {topic: ids.get(topic, "") for topic in _topics(topology, TaskId.parse(task))}
-            with directory.lock_task(task):
-                is_placed = arriving.place(directory.task(task), of_task)
+            size = place(location, backup, task, topology, directory, of_task)
         except (DamagedDataError, DoesNotExistError) as error:
             why = why or str(error)
             continue
         except StatelineError as error:
             return {**row, "outcome": "not restored", "bytes": 0, "why": str(error)}
-        if is_placed:
+        if size is not None:
             return {**row, "outcome": "restored", "bytes": size, "why": why}
-        arriving.remove()
         is_there = (directory.task(task) / "rocksdb").exists()
         told = _THERE if is_there else _OTHER_TOPICS
         return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}

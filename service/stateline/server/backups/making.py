@@ -22,7 +22,7 @@ from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.server.state.workers import Workers
-from stateline_store import ConfigurationError, NotPresentError, StatelineError
+from stateline_store import NotPresentError, StatelineError
 from stateline_store.clock import now_ms
 from stateline_store.files.process_metadata import known_process_id
 from stateline_store.snapshots.backup import Backup
@@ -49,10 +49,8 @@ class BackupMaker:
     to all others."""
 
     def __init__(self, config: Config, topology: Topology, workers: Workers) -> None:
-        """Raises `ConfigurationError` without ``backup.location``, and as `BackupLocation`."""
-        if config.backup_location is None:
-            raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
-        self.location = BackupLocation(config.backup_location, topology.application_id)
+        """Raises as `BackupLocation.of`."""
+        self.location = BackupLocation.of(config)
         self._config, self._topology, self._workers = config, topology, workers
         limit = config.backup_max_bytes_per_second
         self._writer = BackupWriter(self.location, config.node, config.backup_retention_ms, limit)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, declared, fetch, tasks
+from stateline.backup.reading import backups, declared, place, tasks
 from stateline.config.settings import Config
 from stateline.model.topology import Topology
 from stateline.worker.tasks.task import Task
@@ -33,7 +33,6 @@ from stateline_store import (
     StatelineError,
 )
 from stateline_store.snapshots.backup import Backup
-from stateline_store.snapshots.store_copies import CopyDirectory
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
@@ -85,12 +84,12 @@ class BackedUpTasks:
 
     def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str]) -> bool:
         """Place the stores of the newest usable backup. Returns whether there was one."""
-        arriving, tried = CopyDirectory(self._directory.application, task_id), 0
+        tried = 0
         try:
             for backup in backups(location):
                 if task_id in tasks(backup) and _are_of(backup, ids):
                     tried += 1
-                    if self._placed(location, backup, task_id, arriving, ids):
+                    if self._placed(location, backup, task_id, ids):
                         return True
                     if tried >= _MOST_TRIED:
                         break
@@ -100,20 +99,18 @@ class BackedUpTasks:
         _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
         return False
 
-    def _placed(
-        self, location: BackupLocation, backup: Backup, task_id: str, arriving: CopyDirectory, ids: Mapping[str, str]
-    ) -> bool:
+    def _placed(self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
         began_s = time.monotonic()
         try:
-            size = fetch(location, backup, task_id, self._topology, arriving)
-            with self._directory.lock_task(task_id):
-                is_placed = arriving.place(self._directory.task(task_id), ids)
+            size = place(location, backup, task_id, self._topology, self._directory, ids)
         except (DamagedDataError, DoesNotExistError, LockedError) as error:
             _log.warning("Task %s cannot begin with the backup %s: %s", task_id, backup.id, error)
             return False
+        if size is None:
+            return False
         took_s = time.monotonic() - began_s
         _log.info("Task %s begins with the backup %s: %d bytes in %.1f s", task_id, backup.id, size, took_s)
-        return is_placed
+        return True
 
 
 def _are_of(backup: Backup, ids: Mapping[str, str]) -> bool:
