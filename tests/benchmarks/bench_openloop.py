@@ -10,7 +10,10 @@ Then Stateline alone. The first answer after ten seconds without questions, besi
 10 ms. Uncommitted reads beside 50,000 records a second: p99 at most 10 ms; beside a backlog: 20 ms. Processor seconds
 of the server for a million questions. What worker and server take that have nothing to do: less than 1 % of a core.
 
-`bench_openloop.py NAME …` takes some of: rates, pauses, uncommitted, idle, processes.
+Then a server with a scan process, which nobody asks anything large, beside one without, in three turns: median of the
+answers and processor time of a question at most 1.05 times those of the one without.
+
+`bench_openloop.py NAME …` takes some of: rates, pauses, uncommitted, idle, processes, scanning.
 """
 
 from __future__ import annotations
@@ -251,10 +254,30 @@ def processes(scene: Scene) -> None:
         at_least(f"one's p99 ÷ two's beside {ingest:,} records/s", found[0].p99_ms / found[1].p99_ms, 0.9)
 
 
-PARTS = {"rates": rates, "pauses": pauses, "uncommitted": uncommitted, "idle": idle, "processes": processes}
+def scanning(scene: Scene) -> None:
+    """A scan process that has nothing to do, beside none."""
+    sides = [scene.sides[name] for name in ("Stateline", NO_SCANS)]
+    for rate, ingest in ((1_000, 0), (5_000, 0), (1_000, 50_000)):
+        pairs = []
+        for turn in range(3):
+            found = {side.name: measure(scene, side, rate, ingest) for side in (sides[::-1] if turn % 2 else sides)}
+            for name, each in found.items():
+                print(f"  {rate:,}/s beside {ingest:,}/s: {name} {each}", flush=True)
+            pairs.append((found["Stateline"], found[NO_SCANS]))
+        what = f"at {rate:,}/s beside {ingest:,} records/s with a scan process ÷ without"
+        at_most(f"p50 {what}", statistics.median(o.p50_ms / t.p50_ms for o, t in pairs), 1.05)
+        per = [(o.cpu_s["server"] / len(o.taken)) / (t.cpu_s["server"] / len(t.taken)) for o, t in pairs]
+        at_most(f"the server's processor time {what}", statistics.median(per), 1.05)
 
 
-def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool) -> None:
+PARTS = {
+    "rates": rates, "pauses": pauses, "uncommitted": uncommitted, "idle": idle, "processes": processes,
+    "scanning": scanning,
+}  # fmt: skip
+NO_SCANS = "Stateline, no scan process"
+
+
+def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool, no_scans: bool) -> None:
     """All sides, with all keys, standing still."""
     servers, root = scene.servers, scene.root
     group = stack.enter_context(closing(Group(servers)))
@@ -267,6 +290,10 @@ def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool) -> None:
         port, child = stack.enter_context(server_process(servers, root, {"server.processes": 2}))
         running = {"worker": keeper.pid, "server": child.pid}
         scene.sides[name] = Side(name, OURS, port, running, group)
+    if no_scans:
+        port, child = stack.enter_context(server_process(servers, root, {"server.scan.processes": 0}))
+        running = {"worker": keeper.pid, "server": child.pid}
+        scene.sides[NO_SCANS] = Side(NO_SCANS, OURS, port, running, group)
     if peer:
         class_path = build(root / "build")
         for name, javas in PEERS.items():
@@ -302,7 +329,7 @@ def main() -> None:
         servers = stack.enter_context(loaded_broker(KEYS, KEYS))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene = Scene(servers, broker_of(servers), root)
-        start(scene, stack, peer="rates" in wanted, two="processes" in wanted)
+        start(scene, stack, peer="rates" in wanted, two="processes" in wanted, no_scans="scanning" in wanted)
         for name in wanted:
             PARTS[name](scene)
 
