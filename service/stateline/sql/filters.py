@@ -134,18 +134,29 @@ def _comparison(table: SqlTable, tokens: Sequence[_Token]) -> dict[str, Part]:
     if column is None or kind is None or column not in _BOUNDED:
         return {}
     if len(tokens) == 3 and (sign := tokens[1]["sign"]) is not None and (value := _value(kind, tokens[2])) is not None:
+        part = _equal(value)
         if sign == "=":
-            return {column: Part(frozenset([value]))}
+            return {column: part}
         if kind == "DOUBLE" or sign == "!=":  # a NaN is above all numbers in SQL
             return {}
-        return {column: Part(None, value, None) if sign[0] == ">" else Part(None, None, value)}
+        lower, upper = part.span()
+        return {column: Part(None, lower, None) if sign[0] == ">" else Part(None, None, upper)}
     if len(tokens) > 4 and tokens[1]["word"] == "IN" and tokens[2]["mark"] == "(" and tokens[-1]["mark"] == ")":
         given = tokens[3:-1]
         values = [_value(kind, token) for token in given[::2]]
         commas = all(token["mark"] == "," for token in given[1::2])
         if commas and len(given) % 2 and None not in values:
-            return {column: either([Part(frozenset([value])) for value in values])}
+            return {column: either([_equal(value) for value in values])}
     return {}
+
+
+def _equal(value: Any) -> Part:
+    """Return the values that a plan shows as this one. It leaves out empty lines, so that a text with a line break
+    stands for all that begin with its first line."""
+    if isinstance(value, str) and "\n" in value:
+        first = value.partition("\n")[0]
+        return Part(None, first + "\n", first + "\v")
+    return Part(frozenset([value]))
 
 
 def _value(kind: str, token: _Token) -> Any:

@@ -179,10 +179,15 @@ def _table(known: Mapping[str, SqlTable], place: str) -> SqlTable | None:
 
 
 def _columns(table: SqlTable, info: Mapping[str, Any], tokens: Sequence[re.Match[str]]) -> frozenset[str]:
-    """Return the columns of a scan's projection and filters, or all columns if one of them is not known."""
+    """Return the columns of a scan's projection and filters, or all columns if one of them is not known.
+
+    DuckDB leaves out the projection or the filters of some scans with filters on members of a STRUCT: a scan that has
+    filters and no projection, or filters without a text, reads all columns.
+    """
     projected = {line.split(".")[0] for line in _text(info.get("Projections", "rowid")).split("\n") if line}
     filtered = {name for token in tokens if (name := (token["word"] or "").split(".")[0]) in table.columns}
-    if not projected <= table.columns.keys():
+    is_told = "Filters" not in info or (projected and tokens)
+    if not is_told or not projected <= table.columns.keys():
         return frozenset(table.columns)
     return frozenset(projected | filtered)
 

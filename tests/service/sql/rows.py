@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +28,14 @@ def key_value(name: str, key: Serde, value: Serde = serdes.json) -> StoreDefinit
     return StoreDefinition(name, "timestamped_key_value", key, value)
 
 
+@dataclass
+class Model:
+    """A value that is a STRUCT in SQL."""
+
+    n: int
+    city: str
+
+
 TABLES = tables_of(
     [
         key_value("texts", serdes.string),
@@ -36,6 +46,7 @@ TABLES = tables_of(
         key_value("doubles", serdes.float64),
         StoreDefinition("windows", "timestamped_window", serdes.int32, serdes.json, retention_ms=1, window_size_ms=1),
         key_value('odd "name".x', serdes.string),
+        key_value("models", serdes.string, serdes.model(Model)),
     ]
 )
 BY_NAME = {table.name: table for table in TABLES}
@@ -93,6 +104,8 @@ def in_plain_duckdb(sql: str, rows: Mapping[str, Sequence[Row]]) -> list[dict[st
             columns = (
                 f"make_timestamptz({quoted(name)} * 1000) AS {quoted(name)}"
                 if kind == "TIMESTAMPTZ" and given.schema.field(name).type == pa.int64()
+                else f"json_transform({quoted(name)}, '{json.dumps(kind)}') AS {quoted(name)}"
+                if kind.startswith("STRUCT")
                 else f"CAST({quoted(name)} AS {kind}) AS {quoted(name)}"
                 for name, kind in table.columns.items()
             )
