@@ -1,12 +1,13 @@
 """Read columns of Arrow, as SQL answers have them, as Python values. Pure.
 
-Infinite times are the texts `infinity` and `-infinity`, because Python has none.
+Infinite times are the texts `infinity` and `-infinity`, because Python has none. Times beyond the years 1 to 9999 are
+texts in ISO 8601 with a sign, such as `+40000-01-01T00:00:00+00:00`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from stateline_store import SqlInvalidError
 
 _JSON = JsonSerde()
 _JSON_TYPE = b"arrow.json"
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # in a second
 _INFINITE = {True: 2**31 - 1, False: 2**63 - 1}
 """DuckDB's infinite dates, and timestamps."""
 
@@ -39,7 +41,25 @@ def _far(scalar: pa.Scalar) -> Any:
             ) from error
         if abs(scalar.value) == _INFINITE[pa.types.is_date(scalar.type)]:
             return "infinity" if scalar.value > 0 else "-infinity"
-        return scalar.cast(pa.utf8()).as_py()
+        return _expanded(scalar)
+
+
+def _expanded(scalar: pa.Scalar) -> str:
+    """Return a date or timestamp in ISO 8601 with its sign and as many digits of the year as it has. Arrow's own cast
+    knows years up to 32767 alone."""
+    if pa.types.is_date(scalar.type):
+        days, at = scalar.value, ""
+    else:
+        days, units = divmod(scalar.value, 86_400 * _UNITS[scalar.type.unit])
+        seconds, fraction = divmod(units, _UNITS[scalar.type.unit])
+        shown = f".{fraction * 10**6 // _UNITS[scalar.type.unit]:06}" if fraction else ""
+        zone = "" if scalar.type.tz is None else "+00:00"
+        at = f"T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{shown}{zone}"
+    # The calendar repeats itself every 400 years, which are 146,097 days.
+    periods, day = divmod(days, 146_097)
+    near = date(1970, 1, 1) + timedelta(days=day)
+    year = near.year + 400 * periods
+    return f"{'-' if year < 0 else '+'}{abs(year):04}-{near.month:02}-{near.day:02}{at}"
 
 
 def is_json(field: pa.Field) -> bool:

@@ -14,20 +14,26 @@ MAX_DEPTH = 50
 MAX_ITEMS = 1_000
 EMPTY = "The statement is empty: write one SELECT."
 
-# A string with or without escapes, a quoted name, a dollar-quoted string, a comment; a bracket; a comma.
+# A string with or without escapes, a quoted name, a comment, a dollar-quoted string; a bracket; a comma. What does not
+# end goes to the end of the text, and nothing is tried again: otherwise a text takes time that grows with its square.
 _PART = re.compile(
-    r"(?P<quoted>[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/"
-    r"|\$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$)"
-    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<comma>,)|\w+|.",
+    r"(?P<quoted>[eE]'(?:[^'\\]++|\\.|'')*+(?:'|(?P<open_1>\Z))|'(?:[^']++|'')*+(?:'|(?P<open_2>\Z))"
+    r"|\"(?:[^\"]++|\"\")*+(?:\"|(?P<open_3>\Z))|--[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/|(?P<open_4>\Z))"
+    r"|\$(?P<tag>[A-Za-z_]\w*+|)\$.*?(?:\$(?P=tag)\$|(?P<open_5>\Z)))"
+    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<comma>,)|\w++|.",
     re.DOTALL,
 )
-_COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
-_BLANK = re.compile(_COMMENTS, re.DOTALL)
-_OPENED = re.compile(r"['\"]|/\*|\$(?:[A-Za-z_]\w*)?\$")
+_COMMENTS = r"(?:\s++|--[^\n]*+(?:\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)*+"
+_BLANK = re.compile(_COMMENTS)
 _EXPLAIN = re.compile(rf"{_COMMENTS}explain\b{_COMMENTS}(?P<more>analyze\b|analyse\b|\()?", re.IGNORECASE | re.DOTALL)
 
-# What a statement may say to ask the time, which is to be that of its plan, or to set the seed of what follows.
-_MOMENTARY = re.compile(r"now|today|current|local|transaction|\bage\b|seed|random|uuid|query", re.IGNORECASE)
+# Functions whose result differs from call to call, or from transaction to transaction, and statements about queries.
+_MOMENTARY = re.compile(
+    r"\b(?:now|today|ago|age|(?:get_)?current_\w+|localtime|localtimestamp|transaction_timestamp|txid_current"
+    r"|pg_postmaster_start_time|pg_conf_load_time|\w*random\w*|setseed|uuid(?:v\d)?|nextval|currval|setval|getvariable"
+    r"|sample|tablesample|reservoir_quantile|query|query_table|stats|vector_type|write_log|\w*sleep\w*)\b",
+    re.IGNORECASE,
+)
 
 
 def check_text(sql: str) -> None:
@@ -86,7 +92,7 @@ def split_statements(text: str) -> tuple[list[str], str]:
         if part[0] == ";":
             statements.append(text[begin : part.start()])
             begin = part.end()
-        elif part["quoted"] is None and _OPENED.match(text, part.start()):
+        elif any(part[f"open_{number}"] is not None for number in range(1, 6)):
             break  # a quote or comment that does not end
     rest = text[begin:]
     return [each.strip() for each in statements if not _BLANK.fullmatch(each)], "" if _BLANK.fullmatch(rest) else rest

@@ -78,10 +78,15 @@ def converted(column: str, kind: str, given: pa.DataType) -> str:
     """Return the expression that gives a column of rows, of this Arrow type, its SQL type `kind`."""
     if kind in _TEXTS or not pa.types.is_string(given):
         return column
-    if not (kind.startswith(("STRUCT", "MAP")) or kind.endswith("[]")):
+    if not has_parts(kind):
         return f"CAST({column} AS {kind})"
     spec = json.dumps(kind).replace("'", "''")
     return f"json_transform({column}, '{spec}')"
+
+
+def has_parts(kind: str) -> bool:
+    """Return whether this SQL type is a struct, a map or a list."""
+    return kind.startswith(("STRUCT", "MAP")) or kind.endswith("[]")
 
 
 def _struct(members: Iterable[tuple[str, str]]) -> str:

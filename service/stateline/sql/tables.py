@@ -18,7 +18,7 @@
 | int32, int64, float64| int32, int64, double      | INTEGER, BIGINT, DOUBLE                |
 | uuid                 | utf8                      | UUID                                   |
 | datetime             | timestamp[ms, UTC]        | TIMESTAMPTZ                            |
-| model, avro, protobuf, json_schema | utf8, JSON text | STRUCT (`struct_types`)            |
+| model, avro, protobuf, json_schema | utf8, JSON text | STRUCT, MAP or list (`struct_types`); a single value: JSON |
 | start, end, timestamp, valid_to | int64, milliseconds | TIMESTAMPTZ                       |
 
 Rows are the server's Arrow rows (`server.rows.arrow_rows`), unchanged.
@@ -41,7 +41,7 @@ from stateline.serde.packed import MsgpackSerde
 from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.serde.shown_as_json import SHOWN_AS_JSON
-from stateline.sql.struct_types import type_of
+from stateline.sql.struct_types import JSON, has_parts, type_of
 
 TableKind = Literal["key_value", "window", "session", "versioned", "versions"]
 
@@ -119,7 +119,8 @@ def _types(serde: Serde) -> tuple[pa.DataType, str]:
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind is ModelSerde or kind in SHOWN_AS_JSON or isinstance(serde, PartsSerde):
-        return pa.utf8(), type_of(serde)
+        made = type_of(serde)
+        return pa.utf8(), made if has_parts(made) else JSON
     return pa.binary(), "BLOB"
 
 

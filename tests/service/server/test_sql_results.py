@@ -8,9 +8,10 @@ import json
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
-from stateline.server.contract.formats import CSV, JSON
+from stateline.server.contract.formats import CSV, JSON, NDJSON
 from stateline.server.sql.results import rendered
 
 
@@ -38,3 +39,31 @@ def test_intervals_are_durations_and_maps_are_objects(value: str, shown: Any) ->
     assert cell == ("" if shown is None else shown if isinstance(shown, str) else cell)
     if isinstance(shown, dict | list):
         assert json.loads(cell) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("'9999-12-31 23:59:59Z'::TIMESTAMPTZ", "9999-12-31T23:59:59+00:00"),
+        ("'10000-01-01 00:00:00.5Z'::TIMESTAMPTZ", "+10000-01-01T00:00:00.500000+00:00"),
+        ("'40000-02-29 01:02:03Z'::TIMESTAMPTZ", "+40000-02-29T01:02:03+00:00"),
+        ("make_timestamptz(9223372036854775)", "2262-04-11T23:47:16.854775+00:00"),
+        ("make_timestamptz(9223372036854775000)", "+294247-01-10T04:00:54.775000+00:00"),
+        ("'100000-01-01'::DATE", "+100000-01-01"),
+        ("'0044-03-15 (BC)'::DATE", "-0043-03-15"),
+        ("make_timestamp(-62135600400000000)", "+0000-12-31T23:00:00"),
+        ("'infinity'::TIMESTAMPTZ", "infinity"),
+    ],
+)
+def test_a_time_beyond_the_years_of_python_is_that_time(value: str, shown: str) -> None:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    table = connection.execute(f"SELECT {value} AS v").to_arrow_table()
+    assert json.loads(rendered(table, JSON, None)) == [{"v": shown}]
+
+
+def test_a_row_of_ndjson_is_one_line_whatever_is_stored() -> None:
+    stored = '{\n "a": 1,\r\n "b": "\\n"\n}'
+    schema = pa.schema([pa.field("v", pa.utf8(), metadata={"ARROW:extension:name": "arrow.json"})])
+    lines = rendered(pa.table([[stored] * 2], schema=schema), NDJSON, None).decode().splitlines()
+    assert [json.loads(line) for line in lines] == [{"v": {"a": 1, "b": "\n"}}] * 2

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from service.sql import rows
 from service.sql.rows import BY_NAME, TABLES, answer, key_value
 from stateline import serdes
+from stateline.serde.plain import Serde
 from stateline.sql.engine import SqlEngine
 from stateline.sql.struct_types import quoted
 from stateline.sql.tables import tables_of
@@ -21,6 +22,7 @@ from stateline_store import DamagedDataError, InvalidArgumentError, SqlTooLargeE
 
 TEXTS = {"texts": [{"key": key, "value": f'{{"n": {n}}}', "timestamp": n} for n, key in enumerate("abcde")]}
 
+MILLIS, YEAR = '{"type": "long", "logicalType": "timestamp-millis"}', '"2026-01-01T00:00:00Z"'
 MOMENT = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
 
@@ -212,7 +214,7 @@ def test_a_table_that_duckdb_refuses_leaves_the_others_alone() -> None:
         ("WITH texts AS (SELECT key FROM main.texts WHERE key = 'b') SELECT key FROM texts", {"key": "b"}),
         (
             "SELECT count(*) AS n FROM information_schema.tables, texts WHERE table_catalog = 'memory' AND key = 'b'",
-            {"n": 8},
+            {"n": len(TABLES)},
         ),
         ("SELECT * FROM query_table('texts') WHERE key = 'b'", {"key": "b", "value": '{"n": 1}', "timestamp": MOMENT}),
     ],
@@ -274,6 +276,29 @@ def test_a_lookup_of_the_time_finds_the_key_of_its_plan(engine: SqlEngine) -> No
     found = list(engine.run(lambda number: [rows.batch(BY_NAME["texts"], [row], read.columns)]))[1:]
     engine.end()
     assert [each.to_pylist() for each in found] == [[{"key": read.keys[0]}]]
+
+
+@pytest.mark.parametrize(
+    ("serde", "stored", "shown"),
+    [
+        (serdes.avro('"string"'), '"alice"', "alice"),
+        (serdes.avro(MILLIS), YEAR, YEAR[1:-1]),
+        (serdes.avro('["null", "long"]'), "null", None),
+        (serdes.json_schema({"type": "string", "format": "date"}), '"2026-01-01"', "2026-01-01"),
+        (serdes.json_schema({"type": "integer"}), "5", "5"),
+    ],
+)  # fmt: skip
+def test_a_single_value_with_a_schema_is_json(
+    monkeypatch: pytest.MonkeyPatch, serde: Serde, stored: str, shown: str | None
+) -> None:
+    (table,) = tables_of([key_value("roots", serdes.string, serde)])
+    monkeypatch.setitem(BY_NAME, "roots", table)
+    engine = SqlEngine(1 << 28)
+    engine.use_tables([table])
+    given = {"roots": [{"key": "a", "value": stored, "timestamp": None}]}
+    for where in ("", " WHERE key = 'a'"):
+        assert answer(engine, f"SELECT value->>'$' AS text FROM roots{where}", given) == [{"text": shown}]
+        assert answer(engine, f"SELECT value FROM roots{where}", given) == [{"value": stored}]
 
 
 def test_lookups_see_the_tables_of_their_caller() -> None:

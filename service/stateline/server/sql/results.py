@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from stateline.serde.arrow_values import conversion, distinct_names, is_json, values_of
+from stateline.serde.plain import one_line
 from stateline.server.contract.formats import ARROW, CSV, NDJSON
 
 _STEP_ROWS = 2_000
@@ -36,7 +37,7 @@ def rendered(table: pa.Table, media_type: str, envelope: Mapping[str, Any] | Non
         return _csv(table, names)
     lines = [orjson.dumps(dict(zip(names, row, strict=True)), default=_shown) for row in _rows(table, as_json=True)]
     if media_type == NDJSON:
-        return b"".join(line + b"\n" for line in lines)
+        return b"".join(one_line(line) + b"\n" for line in lines)
     rows = b"[" + b",".join(lines) + b"]"
     if envelope is None:
         return rows
