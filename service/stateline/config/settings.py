@@ -190,8 +190,8 @@ class Config(BaseModel):
     server_rate_limit: types.CountOrUnlimited = -1
     """Requests per second of a token, or of an address without one, at a server process. More get TOO_MANY_REQUESTS."""
     server_caller_share_percent: types.Percent = 50
-    """How much of the snapshots, scans, change feeds and large bodies one caller (token or address) may have."""
-    sql_processes: types.Count = 2
+    """How much of the snapshots, scans, SQL, change feeds and large bodies one caller (token or address) may have."""
+    sql_processes: types.Count = 4
     """Statements of SQL that run at a time. Each has a process. One more waits until its deadline."""
     sql_timeout_ms: types.Milliseconds = 10_000
     """How long a statement may run. Then its process is killed."""

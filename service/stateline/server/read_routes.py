@@ -78,11 +78,13 @@ def _statements(serving: Serving, cluster: ClusterSnapshots, sweeper: SnapshotSw
     from stateline.server.sql.reading import TableReading
     from stateline.server.sql.shown_commits import ShownCommits
     from stateline.server.sql.statements import Statements  # loads pyarrow
+    from stateline.sql.places import Places
     from stateline.sql.pool import QueryProcesses
 
     config = serving.config
     reading = TableReading(serving.routing, sweeper.checkpoints, cluster.nodes)
-    processes = QueryProcesses(config.sql_processes, config.sql_memory_bytes)
+    places = Places(config.sql_processes, config.caller_share(config.sql_processes))
+    processes = QueryProcesses(places, config.sql_memory_bytes)
     return Statements(
         config,
         serving.stores,

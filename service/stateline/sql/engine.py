@@ -10,7 +10,7 @@ no lookups, so that a lookup leaves nothing behind either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import duckdb
@@ -91,8 +91,6 @@ class SqlEngine:
         """Yield the schema of the result, then its rows. `rows` gives the rows of a read by its number, once.
 
         Raises `InvalidArgumentError`, and what `rows` raises."""
-        if self._prepared.is_explain:
-            return _plan_rows(self._prepared.reads)
         return self._result(rows)
 
     def end(self) -> None:
@@ -200,10 +198,3 @@ def _typed(schema: pa.Schema, types: Sequence[str]) -> pa.Schema:
     """Return the schema with JSON columns marked as such (Arrow's canonical extension `arrow.json`)."""
     fields = [field.with_metadata(JSON) if kind == "JSON" else field for field, kind in zip(schema, types, strict=True)]
     return pa.schema(fields, schema.metadata)
-
-
-def _plan_rows(reads: Iterable[TableRead]) -> Iterator[pa.RecordBatch | pa.Schema]:
-    schema = pa.schema([("table", pa.utf8()), ("reads", pa.utf8()), ("columns", pa.list_(pa.utf8()))])
-    yield schema
-    rows = [{"table": read.table, "reads": read.described(), "columns": list(read.columns)} for read in reads]
-    yield pa.RecordBatch.from_pylist(rows, schema)

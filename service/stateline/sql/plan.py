@@ -83,7 +83,7 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A planned statement. If `is_explain`, its only result is the plan, and no rows are read."""
+    """A planned statement. If `is_explain`, the plan is all that is wanted."""
 
     reads: tuple[TableRead, ...]
     is_explain: bool = False

@@ -11,8 +11,9 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from stateline.sql.places import Places
 from stateline.sql.session import QuerySession, ServedProcess
-from stateline_store import NotReadyError, TooManyRequestsError
+from stateline_store import NotReadyError
 
 _START_S = 15.0
 """The longest wait for a process that starts, beside a statement's own time."""
@@ -22,22 +23,25 @@ logger = logging.getLogger(__name__)
 
 
 class QueryProcesses:
-    """At most `most` processes, each of `memory_bytes` beyond its memory at rest.
+    """A process for each of these places, of `memory_bytes` beyond its memory at rest.
 
-    `running` are the statements that run now. `killed` are the processes that were killed so far. `held` is what the
+    `killed` are the processes that were killed so far. `held` is what the
     platform takes from a process (`sandbox.confine`).
     """
 
-    def __init__(self, most: int, memory_bytes: int) -> None:
-        self._most = most
+    def __init__(self, places: Places, memory_bytes: int) -> None:
+        self._places = places
         self._memory_bytes = memory_bytes
-        self._free = asyncio.Semaphore(most)
         self._idle: list[ServedProcess] = []
         self._spares: set[asyncio.Task[bool]] = set()
         self._is_stopped = False
-        self.running = 0
         self.killed = 0
         self.held: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> int:
+        """The statements that run now."""
+        return self._places.running
 
     async def start(self) -> None:
         """Start a process before it is needed. Raises `NotReadyError`."""
@@ -56,34 +60,25 @@ class QueryProcesses:
             await self._end(self._idle.pop())
 
     @asynccontextmanager
-    async def session(self, deadline_s: float) -> AsyncIterator[QuerySession]:
-        """Give a process to one statement, for `deadline_s` seconds at most. Waiting for a free one counts.
+    async def session(self, deadline_s: float, caller: str = "") -> AsyncIterator[QuerySession]:
+        """Give a process to one statement of a caller, for `deadline_s` seconds at most. Waiting for a free one counts.
 
         Raises `TooManyRequestsError` if none is free by then, `NotReadyError` if none starts.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline_s
         try:
-            async with asyncio.timeout_at(end):
-                await self._free.acquire()
-        except TimeoutError:
-            raise TooManyRequestsError(
-                f"{self._most} statements run already, the most at a time. Try again later."
-            ) from None
-        try:
-            self.running += 1
-            process = await self._take(end + _START_S)
-            session = QuerySession(
-                process, deadline_s, loop.time() + deadline_s
-            )  # its start is not the statement's time
-            try:
-                yield session
-            finally:
-                await session.close()
-                await self._give_back(process, session)
+            async with self._places.place(caller, end):
+                process = await self._take(end + _START_S)
+                session = QuerySession(
+                    process, deadline_s, loop.time() + deadline_s
+                )  # its start is not the statement's time
+                try:
+                    yield session
+                finally:
+                    await session.close()
+                    await self._give_back(process, session)
         finally:
-            self.running -= 1
-            self._free.release()
             self._start_spare()
 
     async def _take(self, end: float) -> ServedProcess:
@@ -120,7 +115,7 @@ class QueryProcesses:
 
     def _start_spare(self) -> None:
         """Start a process in the background unless one is idle, or as many run as may."""
-        if self._idle or self._spares or self._is_stopped or self.running >= self._most:
+        if self._idle or self._spares or self._is_stopped or self.running >= self._places.most:
             return
         self._add_spare()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stateline.cli.sql.session import parts_of
 from support.processes import forked
 from support.processes.query_server import OwningWorker
 from support.processes.served_here import served_here
@@ -104,6 +105,11 @@ def test_a_script_runs_its_statements_and_commands_in_order(url: httpx.URL) -> N
 def test_a_command_may_follow_a_statement_in_its_line(url: httpx.URL) -> None:
     done = run(url, "--format", "csv", "-c", "select 1 as one; \\d counts")
     assert (done.returncode, done.stdout) == (0, "one\n1\ncolumn_name,column_type\nkey,BIGINT\nvalue,BIGINT\n")
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u0085", "\x1c", "\f", "\r"])
+def test_other_line_breaks_stay_in_a_text(inside: str) -> None:
+    assert list(parts_of(f"select 'a{inside}b';\n\\d\n")) == [f"select 'a{inside}b'", "\\d"]
 
 
 @pytest.mark.parametrize(

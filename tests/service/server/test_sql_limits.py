@@ -90,6 +90,14 @@ def test_a_caller_has_its_share_without_a_scan_process_too(tmp_path: Path) -> No
         assert {each.result().json()["reason"] for each in running} <= {"SQL_TIMEOUT", "TOO_MANY_REQUESTS"}
 
 
+def test_a_caller_whose_statements_take_long_leaves_a_process_to_others(tmp_path: Path) -> None:
+    with server(tmp_path, "sql.processes=2") as two, ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(asked, two, f"{ENDLESS} -- {number}") for number in range(3)]
+        wait_until(lambda: "statements are yours" in asked(two, "select 1", timeout_ms=100).text)
+        assert asked(two, "select 1 as n", "second").json() == [{"n": 1}]
+        assert {each.result().json()["reason"] for each in running} <= {"SQL_TIMEOUT", "TOO_MANY_REQUESTS"}
+
+
 def test_head_has_the_headers_of_get(one: Served) -> None:
     sql = "select count(*) as n from aircraft"
     given = {"params": {"q": sql, "max_age_ms": "60000"}, "headers": {"Authorization": "Bearer first"}, "timeout": 120}

@@ -105,11 +105,12 @@ def test_a_limit_ends_the_read(engine: SqlEngine) -> None:
     engine.end()
 
 
-def test_explain_is_the_plan_of_the_reads(engine: SqlEngine) -> None:
-    assert answer(engine, "EXPLAIN SELECT key FROM texts WHERE key IN ('b', 'a')", TEXTS) == [
-        {"table": "texts", "reads": "2 keys: a, b", "columns": ["key"]}
-    ]
-    assert answer(engine, "EXPLAIN FROM texts", TEXTS)[0]["reads"] == "full scan"
+def test_explain_plans_the_statement(engine: SqlEngine) -> None:
+    for where, reads in ((" WHERE key IN ('b', 'a')", "2 keys: a, b"), ("", "full scan")):
+        prepared = engine.prepare(f"EXPLAIN SELECT key FROM texts{where}", None)
+        engine.end()
+        assert prepared.is_explain
+        assert [(each.described(), each.columns) for each in prepared.reads] == [(reads, ("key",))]
 
 
 def test_now_is_the_same_in_the_plan_and_the_result(engine: SqlEngine) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from service.sql.rows import BY_NAME, TABLES, batch, key_value, stream
 from stateline import serdes
+from stateline.sql.places import Places
 from stateline.sql.pool import QueryProcesses
 from stateline.sql.session import QuerySession, ServedProcess
 from stateline.sql.tables import tables_of
@@ -36,7 +37,7 @@ ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.ra
 
 @asynccontextmanager
 async def processes(most: int = 1, memory_bytes: int = 1 << 28) -> AsyncIterator[QueryProcesses]:
-    pool = QueryProcesses(most, memory_bytes)
+    pool = QueryProcesses(Places(most, most), memory_bytes)
     await pool.start()
     try:
         yield pool

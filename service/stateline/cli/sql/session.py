@@ -75,7 +75,7 @@ def parts_of(text: str) -> Iterator[str]:
     """Yield the statements and commands of a text. A command goes to the end of its line. The last statement may lack
     its semicolon."""
     open_text = ""
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):  # `splitlines` also breaks at characters inside of texts
         if not open_text and line.lstrip().startswith("\\"):
             yield line.strip()
             continue

@@ -63,8 +63,8 @@ class WantedTable:
 
     @property
     def is_stored_as_read(self) -> bool:
-        """Whether each stored row is a row of the table: none expires, and none is a version of another."""
-        return self.store.definition.plain_kind == "key_value" and not self.store.definition.ttl_ms
+        """Whether each stored row is a row of the table: none is hidden, and none is a version of another."""
+        return self.store.definition.plain_kind == "key_value"
 
     @property
     def needs_cut(self) -> bool:

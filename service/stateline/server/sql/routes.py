@@ -28,7 +28,7 @@ from stateline.server.contract.formats import ARROW, CSV, NDJSON
 from stateline.server.contract.observation import observed
 from stateline.server.contract.openapi import Operation
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
-from stateline.server.guard.caller import may_read
+from stateline.server.guard.caller import caller_of, may_read
 from stateline.server.relay.large_reads import LargeReads, note_body
 from stateline.server.routing.bounds import PositionBounds
 from stateline.server.sql.answers import RenderedAnswer, relayed_answer
@@ -97,7 +97,9 @@ class SqlRoutes:
         if self.statements is None:
             answer = await self._relayed(request, asked, visible)
         else:
-            answer = await self.statements.answer(asked, visible, partial(self._large.place, request))
+            answer = await self.statements.answer(
+                asked, visible, caller_of(request), partial(self._large.place, request)
+            )
         return answer.response(request)
 
     async def _relayed(self, request: Request, asked: SqlRequest, visible: tuple[str, ...]) -> RenderedAnswer:

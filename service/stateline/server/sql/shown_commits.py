@@ -31,12 +31,12 @@ class ShownCommits:
     def of(self, stores: Sequence[ServedStore]) -> ReadCommits | None:
         """Return the newest commits of these stores, and show them.
 
-        None if only a run says what the rows are: a partition is elsewhere, in memory or unreadable, rows expire by
-        themselves, or a commit alone does not decide what is shown."""
+        None if only a run says what the rows are: a partition is elsewhere, in memory or unreadable, or a commit
+        alone does not decide what is shown."""
         found = []
         for store in stores:
             definition = store.definition
-            if store.is_global or not definition.persistent or definition.ttl_ms or store.name in self._epochs:
+            if store.is_global or not definition.persistent or store.name in self._epochs:
                 return None
             terms = Terms(store.name, IsolationLevel.READ_COMMITTED)
             for partition in store.partitions:

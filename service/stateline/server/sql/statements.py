@@ -74,7 +74,11 @@ class Statements:
         self._shared = SharedResults[SqlResult](lambda result: result.size, self._renews)
 
     async def answer(
-        self, asked: SqlRequest, visible: Sequence[str], place: Callable[[], AbstractAsyncContextManager[None]]
+        self,
+        asked: SqlRequest,
+        visible: Sequence[str],
+        caller: str,
+        place: Callable[[], AbstractAsyncContextManager[None]],
     ) -> RenderedAnswer:
         """Return the answer over these stores, the ones that the caller may read. An equal statement over the same
         stores that has read its rows within the last `max_age_ms` is not run again. One that runs takes `place`.
@@ -85,7 +89,7 @@ class Statements:
 
         async def placed(run: Run[SqlResult]) -> SqlResult:
             async with place():
-                return await self._result(asked, tuple(visible), run)
+                return await self._result(asked, tuple(visible), caller, run)
 
         key = asked.key(visible)
         result = await self._shared.get(key, asked.max_age_ms, placed)
@@ -110,11 +114,11 @@ class Statements:
         finally:
             await self._processes.stop()
 
-    async def _result(self, asked: SqlRequest, visible: tuple[str, ...], run: Run[SqlResult]) -> SqlResult:
+    async def _result(self, asked: SqlRequest, visible: tuple[str, ...], caller: str, run: Run[SqlResult]) -> SqlResult:
         tables = self._tables_of(visible)
         if asked.wait_ms and asked.has_bound:
-            await self._await_bounds(asked, tables)
-        async with self._processes.session(asked.timeout_ms / 1000) as session, AsyncExitStack() as resources:
+            await self._await_bounds(asked, tables, caller)
+        async with self._processes.session(asked.timeout_ms / 1000, caller) as session, AsyncExitStack() as resources:
             prepared = await session.prepare(asked.sql, asked.params, tables)
             wanted = [self._wanted(read, tables) for read in prepared.reads]
             account = RowAccount(self._config.sql_max_rows_scanned)
@@ -199,10 +203,10 @@ class Statements:
             positions[each.read.table] = Position.of(chain.from_iterable(parts))
         return _Opened(sources, positions, "", now_ms() - cut.age_ms)
 
-    async def _await_bounds(self, asked: SqlRequest, tables: list[SqlTable]) -> None:
+    async def _await_bounds(self, asked: SqlRequest, tables: list[SqlTable], caller: str) -> None:
         """Wait until the tables of the statement are up to its bound, without a query process, which others need."""
         deadline_s = asyncio.get_running_loop().time() + asked.wait_ms / 1000
-        async with self._processes.session(asked.timeout_ms / 1000) as session:
+        async with self._processes.session(asked.timeout_ms / 1000, caller) as session:
             prepared = await session.prepare(asked.sql, asked.params, tables)
         if not prepared.is_explain:
             wanted = [self._wanted(read, tables) for read in prepared.reads]
