@@ -41,7 +41,8 @@ from stateline.log.embedded_file import (
     encode_headers,
 )
 from stateline.problem_kinds import PROBLEMS
-from stateline.processing.changelog import position_headers, staged_rows, types_headers
+from stateline.processing.changelog import position_headers, types_headers
+from stateline.processing.changelog_rows import staged_rows
 from stateline.processing.failures import FailureHandler
 from stateline.query.kinds import KINDS
 from stateline.server.main import OPERATIONS

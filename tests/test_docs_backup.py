@@ -10,6 +10,7 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+from stateline.log.embedded import EmbeddedLog
 from test_docs_changes import ROOT, blocks, entries, stateline, worker
 
 PAGE = (ROOT / "docs/backup.md").read_text(encoding="utf-8")
@@ -45,8 +46,9 @@ def test_a_copy_of_the_running_log_alone_brings_every_store_back(tmp_path: Path)
 def test_the_commands_of_the_page_of_backups_make_check_and_restore_one(tmp_path: Path) -> None:
     page = (ROOT / "docs/operations/backups.md").read_text(encoding="utf-8")
     commands = [line for block in blocks(page, "console") for line in re.findall(r"^\$ stateline (.*)$", block, re.M)]
-    *making, restoring = [shlex.split(line.replace("/tmp/backups", str(tmp_path / "backups"))) for line in commands]
-    assert [words[1] for words in (*making, restoring)] == ["now", "list", "verify", "restore"]
+    given = [shlex.split(line.replace("/tmp/backups", str(tmp_path / "backups"))) for line in commands]
+    *making, restoring, without_changelogs = given
+    assert [words[1] for words in given] == ["now", "list", "verify", "restore", "restore"]
     (tmp_path / "hello.py").write_text(blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")[0])
     stateline(tmp_path, "topics", "hello:app", "--create", "--partitions", "1")
     stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 30}\nbob\t{"amount": 5}\n')
@@ -59,3 +61,11 @@ def test_the_commands_of_the_page_of_backups_make_check_and_restore_one(tmp_path
     with worker(tmp_path, tmp_path / "after"):
         pass
     assert entries(tmp_path, "totals") == {"alice": 42, "bob": 5}
+    shutil.rmtree(tmp_path / ".stateline/hello")
+    with closing(EmbeddedLog(tmp_path / ".stateline/log.db")) as log, closing(log.admin()) as admin:
+        admin.delete_topics(["hello-totals-changelog"])
+    assert "restored" in stateline(tmp_path, *without_changelogs)
+    stateline(tmp_path, "produce", "hello:app", "orders", typed='bob\t{"amount": 1}\n')
+    with worker(tmp_path, tmp_path / "again"):
+        pass
+    assert entries(tmp_path, "totals") == {"alice": 42, "bob": 6}

@@ -24,11 +24,10 @@ from stateline.processing.changelog import (
     origin,
     own_headers,
     position_headers,
-    rows_with_own,
     stage,
-    staged_rows,
     with_own,
 )
+from stateline.processing.changelog_rows import rows_with_own, staged_rows
 from stateline.processing.records import OutputRecord
 from stateline_store import (
     IsolationLevel,

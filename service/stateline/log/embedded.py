@@ -19,16 +19,20 @@ from stateline.log.embedded_file import OFFSET_BITS, OFFSET_MASK, LogFile
 from stateline.log.embedded_group import Claim, assignments, commit_offsets, live_members, remove
 from stateline.log.embedded_producer import EmbeddedProducer
 from stateline.log.embedded_transactions import MAX_TRANSACTION_TIMEOUT_MS, visible_ends
-from stateline.log.interface import EMBEDDED_CLUSTER, GroupMember, IsolationLevel, NewTopic, OffsetNote, TopicInfo
+from stateline.log.interface import (
+    EMBEDDED_CLUSTER,
+    NO_NOTES,
+    GroupMember,
+    IsolationLevel,
+    NewTopic,
+    Notes,
+    OffsetNote,
+    TopicInfo,
+)
 from stateline.log.topic_settings import DEFAULTS, TOPIC_SETTINGS
 from stateline.log.waiting import Patience
-from stateline_store import (
-    DoesNotExistError,
-    InvalidArgumentError,
-    LogUnavailableError,
-    RetryLaterError,
-    TopicPartition,
-)
+from stateline_store import TopicPartition
+from stateline_store.errors import DoesNotExistError, InvalidArgumentError, LogUnavailableError, RetryLaterError
 
 _DELETE_AT_ONCE = 10_000  # rows: about 10 ms, for which other writers wait
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")  # Kafka's rule
@@ -177,12 +181,13 @@ class EmbeddedAdmin:
         found = {TopicPartition(topic, number): (at, OffsetNote(*note)) for topic, number, at, *note in rows}
         return {partition: found[partition] for partition in partitions if partition in found}
 
-    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int], notes: Notes = NO_NOTES) -> None:
         by_id = {self._partition_id(partition): offset for partition, offset in next_offsets.items()}
+        noted = {self._partition_id(partition): note for partition, note in notes.items()}
         with self._file.write() as sql:
             if members := live_members(sql, group):
                 raise RetryLaterError(f"Group {group!r} has members: {', '.join(sorted(members))}. Stop them first.")
-            commit_offsets(sql, Claim(group), by_id, {})
+            commit_offsets(sql, Claim(group), by_id, noted)
 
     def members(self, group: str) -> list[GroupMember]:
         with self._file.write() as sql:

@@ -37,7 +37,8 @@ class OffsetNote(NamedTuple):
     fed: str | None = None
 
 
-NO_NOTES: Mapping[TopicPartition, OffsetNote] = MappingProxyType({})
+Notes: TypeAlias = Mapping[TopicPartition, OffsetNote]
+NO_NOTES: Notes = MappingProxyType({})
 
 
 class Record(NamedTuple):
@@ -130,10 +131,10 @@ class Admin(Protocol):
     ) -> dict[TopicPartition, tuple[int, OffsetNote]]:
         """Return the committed offsets with the note of the newest commit of each."""
 
-    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Set these offsets of a group without members. Other partitions keep theirs. Raises `RetryLaterError`, and
-        changes nothing, while the group has a member, `DoesNotExistError` if there is no such partition, and
-        `ConfigurationError` if the login may not."""
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int], notes: Notes = NO_NOTES) -> None:
+        """Set these offsets, with `notes`, of a group without members. Other partitions keep theirs. Raises
+        `RetryLaterError`, and changes nothing, while the group has a member, `DoesNotExistError` if there is no such
+        partition, and `ConfigurationError` if the login may not."""
 
     def members(self, group: str) -> list[GroupMember]:
         """Return the group's members, none for an unknown group. A killed member stays until its session times out. The

@@ -19,9 +19,9 @@ from confluent_kafka.admin._metadata import TopicMetadata  # as the last one
 from confluent_kafka.admin._resource import ResourceType  # as the last one
 from confluent_kafka.cimpl import NewTopic as KafkaNewTopic
 
-from stateline.log.interface import GroupMember, NewTopic, OffsetNote, TopicInfo
+from stateline.log.interface import NO_NOTES, GroupMember, NewTopic, Notes, OffsetNote, TopicInfo
 from stateline.log.kafka_errors import CALL_TIMEOUT_S, LOGGER, Login, kafka_error, meaning
-from stateline.log.kafka_offsets import asked_offsets, committed_offsets, read_metadata
+from stateline.log.kafka_offsets import asked_offsets, committed_metadata, committed_offsets, read_metadata
 from stateline.log.kafka_topics import told_of_topics
 from stateline.log.waiting import Patience, waiting_is_said
 from stateline_store import (
@@ -260,11 +260,12 @@ class KafkaAdmin:
             self._consumers[group, isolation_level] = consumer
         return consumer
 
-    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int]) -> None:
+    def alter_offsets(self, group: str, next_offsets: Mapping[TopicPartition, int], notes: Notes = NO_NOTES) -> None:
         if not next_offsets:
             return
         what = f"The offsets of group {group!r} cannot be set"
-        wanted = [confluent_kafka.TopicPartition(*partition, offset) for partition, offset in next_offsets.items()]
+        noted = {each: committed_metadata("", notes.get(each, OffsetNote())) for each in next_offsets}
+        wanted = [confluent_kafka.TopicPartition(*each, at, metadata=noted[each]) for each, at in next_offsets.items()]
         offsets = [confluent_kafka.ConsumerGroupTopicPartitions(group, wanted)]
         try:
             done = self._of_group(group, what, self._admin.alter_consumer_group_offsets, offsets, _IN_USE)

@@ -27,16 +27,14 @@ and ``c`` behind a ``v``, an ``e`` that begins with 0xff, and a lone ``v`` = 0x0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
-from stateline.log.interface import Headers, LogRow, Producer, Record
+from stateline.log.interface import Headers, Record
 from stateline.model.topic import Topic
-from stateline.serde.plain import shown
 from stateline_store import (
     DamagedDataError,
-    InvalidArgumentError,
     NewerFormatError,
     Position,
     StateStore,
@@ -44,8 +42,8 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
-from stateline_store.rows.headers import join_headers, split_headers
-from stateline_store.rows.timestamped_rows import join, split
+from stateline_store.rows.headers import join_headers
+from stateline_store.rows.timestamped_rows import join
 
 _VERSION_HEADER = "v"  # in topics: never change
 _POSITION_HEADER = "c"  # in topics: never change
@@ -64,50 +62,9 @@ OWNER_EPOCH = TopicPartition("$owner-epoch", 0)
 so. On disk: never change."""
 
 
-OwnRow: TypeAlias = tuple[bytes | None, bytes | None, int, Headers]
 _InHeader = TypeVar("_InHeader", Position, StoreTypes)
 _KEY = itemgetter(Record._fields.index("key"))
 _CHANGE = itemgetter(*map(Record._fields.index, ("key", "value", "timestamp_ms")))
-
-
-def staged_rows(store: StateStore, now_ms: int) -> list[LogRow]:
-    """Return what the store has staged since its last commit. Tombstones, and rows without timestamps, get `now_ms`."""
-    return [
-        (key, value, now_ms if timestamp is None else timestamp if timestamp > 0 else 0)
-        for key, value, timestamp in store.staged_changes()
-    ]
-
-
-def produce_with_own(
-    producer: Producer, topic: str, partition: int, rows: Sequence[OwnRow], last_headers: Headers, headers: Headers
-) -> None:
-    """Queue the rows of a store with headers, like `Producer.produce_all`, each with its own headers before others."""
-    last = len(rows) - 1
-    for at, (key, value, timestamp_ms, own) in enumerate(rows):
-        all_headers = with_own(own, (*last_headers, *headers) if at == last else headers)
-        try:
-            producer.produce(topic, key, value, timestamp_ms=timestamp_ms, headers=all_headers, partition=partition)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"Key {shown(key)}: {error}") from error
-
-
-def rows_with_own(store: TransactionalStore, rows: Iterable[LogRow]) -> list[OwnRow]:
-    """Return staged rows with their own headers apart. A change with an origin has the timestamp and headers of that:
-    a delete in a store with headers, any in a store without."""
-    origins, found = store.origins, list[OwnRow]()
-    for key, stored, timestamp_ms in rows:
-        kept = origins.get(key or b"") if stored is None or not store.headers else None
-        value, own = split_headers(stored) if store.headers and stored is not None else (stored, ())
-        if kept is not None:
-            stamped = split(kept)
-            timestamp_ms, own = max(stamped.timestamp, 0), split_headers(stamped.value)[1]
-        found.append((key, value, timestamp_ms, own))
-    return found
-
-
-def has_own(store: StateStore) -> TypeGuard[TransactionalStore]:
-    """Whether changelog records of this store's staged changes may have headers of their own."""
-    return isinstance(store, TransactionalStore) and (store.headers or bool(store.origins))
 
 
 def origin(timestamp_ms: int, headers: Headers) -> bytes:

@@ -3,6 +3,7 @@
     manifest := {"format": 1, "id", "node", "application_id", "created_at_ms", "topology": digest,
                  "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog"}},
                  "offsets": {directory of a part: offset in its changelog},
+                 "committed": {task: {topic: [next offset, partition time or null, parts of the note or null]}},
                  "digests": {path: [digest …]}, "copy": as in `store_copies`}
 
 A path is `<task>/<store>/<file>`. A file lies at the location in pieces: a table whole, a file that grows in pieces of
@@ -39,7 +40,9 @@ def piece_sizes(path: str, size: int) -> list[int]:
 class Backup:
     """One node's stores at one moment. `id` orders backups by time, and nodes may share it. `created_at_ms` is in
     milliseconds since the epoch. `topology` is the application's digest. `offsets` has by a part's directory the last
-    applied offset of its changelog; a store without one has none. Thread-safe: it never changes."""
+    applied offset of its changelog; a store without one has none. `committed` has what the group had committed for each
+    task by then, also for tasks without stores: a worker that has the stores goes on from there. Thread-safe: it never
+    changes."""
 
     id: str
     node: str
@@ -48,6 +51,7 @@ class Backup:
     topology: str
     stores: Mapping[str, Mapping[str, Any]]
     offsets: Mapping[str, int]
+    committed: Mapping[str, Mapping[str, Sequence[Any]]]
     digests: Mapping[str, Sequence[str]]
     copy: StoreCopy
 
@@ -68,6 +72,9 @@ class Backup:
             "topology": self.topology,
             "stores": {name: dict(each) for name, each in self.stores.items()},
             "offsets": dict(self.offsets),
+            "committed": {
+                task: {topic: list(at) for topic, at in each.items()} for task, each in self.committed.items()
+            },
             "digests": {path: list(digests) for path, digests in self.digests.items()},
             "copy": self.copy.to_json(),
         }
@@ -89,6 +96,10 @@ class Backup:
                 str(told["topology"]),
                 {str(name): dict(each) for name, each in told["stores"].items()},
                 {str(directory): int(offset) for directory, offset in told["offsets"].items()},
+                {
+                    str(task): {str(topic): _committed(*at) for topic, at in topics.items()}
+                    for task, topics in told["committed"].items()
+                },
                 {str(path): tuple(map(str, digests)) for path, digests in told["digests"].items()},
                 StoreCopy.from_json(told["copy"]),
             )
@@ -104,6 +115,10 @@ class Backup:
     def named(self) -> set[str]:
         """The digests of all pieces."""
         return {digest for digests in self.digests.values() for digest in digests}
+
+
+def _committed(next_offset: Any, time_ms: Any, fed: Any) -> tuple[int, int | None, str | None]:
+    return int(next_offset), None if time_ms is None else int(time_ms), None if fed is None else str(fed)
 
 
 def task_of(part: CheckpointPart) -> str:

@@ -77,6 +77,13 @@ class TransactionalStore(CommittedStore):
         made = partial(_changes, width=self._segment_width, timestamped=self.timestamped)
         return itertools.chain.from_iterable(map(made, staged.chunks()))
 
+    def committed_changes(self) -> Iterator[list[Change]]:
+        """Yield lists of changes that give the committed rows again, in an empty store that takes them by `restore` in
+        this order."""
+        with self._open().scan(EVERY_KEY) as rows:
+            for chunk in rows.chunks():
+                yield [*_changes(chunk, self._segment_width, timestamped=self.timestamped)]
+
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage changes of changelog records, the newest last."""
         self._open()
@@ -250,7 +257,7 @@ class TransactionalStore(CommittedStore):
         self._at_savepoint = None
 
 
-def _changes(rows: list[tuple[bytes, bytes | None]], width: int, *, timestamped: bool) -> Iterator[Change]:
+def _changes(rows: Sequence[tuple[bytes, bytes | None]], width: int, *, timestamped: bool) -> Iterator[Change]:
     """Yield the changelog's changes of these staged rows, whose keys begin with segments of that width."""
     read = TIMESTAMP.unpack_from
     keys = [key[width:] for key, _ in rows] if width else [key for key, _ in rows]

@@ -12,7 +12,7 @@ Rows and semantics are those of Kafka Streams' `RocksDBVersionedStore`. `version
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import NoneType
 from typing import ClassVar, Final
@@ -21,10 +21,11 @@ from stateline_store.errors import InvalidArgumentError
 from stateline_store.layout import Layout, StoreKind
 from stateline_store.reads.versioned_reads import VersionedReads, VersionedRecord
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
+from stateline_store.rocksdb.versions_by_time import changes_by_time
 from stateline_store.rows.segments import Segments
 from stateline_store.rows.versioned_rows import bounds
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
-from stateline_store.scan import Scan
+from stateline_store.scan import EVERY_KEY, Scan
 from stateline_store.state_store import Change, StoreContext
 from stateline_store.stores.transactional_store import TransactionalStore
 from stateline_store.stores.versioned_writes import VersionedWrites
@@ -157,6 +158,12 @@ class VersionedStore(TransactionalStore):
         in this order by `restore`, they give the same rows: each put meets the same stream time again."""
         self._open()
         return iter(tuple(self._staged_versions.changes))
+
+    def committed_changes(self) -> Iterator[list[Change]]:
+        """Yield lists of puts by their timestamps, so that none is late when `restore` takes them. They are sorted in a
+        temporary directory."""
+        with closing(self._own_reader().scan(EVERY_KEY)) as rows:
+            yield from changes_by_time(rows)
 
     def restore(self, changes: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         """Stage puts of changelog records, in their order. They are not logged again. A put that is too late at its

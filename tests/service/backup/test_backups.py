@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from moto.server import ThreadedMotoServer
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import verify
@@ -37,35 +36,7 @@ ON_DISK = 8  # stores of `changes_app`
 STEPS = ("backup:linked", "backup:file-written", "backup:file-written#4", "backup:files-written")
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The address of a server of S3's API, with the bucket ``states``."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    yield f"http://127.0.0.1:{port}"
-    server.stop()
-
-
 OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    if getattr(request, "param", "directory") == "directory":
-        return str(tmp_path / "backups")
-    endpoint = request.getfixturevalue("s3")
-    bucket = tmp_path.name.replace("_", "-").lower()
-    assert httpx.put(f"{endpoint}/{bucket}").status_code == httpx.codes.OK
-    for name, value in {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{bucket}/states"
 
 
 class Node:
@@ -280,7 +251,7 @@ def test_a_server_backs_up_at_each_interval_and_tells_its_figures(node: Node) ->
 
 def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
     node = Node(tmp_path, str(tmp_path / "backups"))
-    assert "No task with a store on disk runs here" in node.backup("now", code=1)
+    assert "No task runs here" in node.backup("now", code=1)
     assert "make one with stateline backup now" in node.backup("verify", code=2)
     assert "has no backup '2020'" in node.backup("verify", "--id", "2020", code=2)
     assert node.backup("list") == []

@@ -28,7 +28,7 @@ def backup(number: int, node: str, places: list[int], digests: dict[str, str] | 
     parts = tuple(CheckpointPart("s", place, f"0_{place}/s", 1, 1, Position(), {}) for place in places)
     copy = StoreCopy("here", {}, parts, dict.fromkeys(digests or {}, 3))
     named = {path: (digest,) for path, digest in (digests or {}).items()}
-    return Backup(f"{number:09}", node, "app", number, "", {}, {}, named, copy)
+    return Backup(f"{number:09}", node, "app", number, "", {}, {}, {}, named, copy)
 
 
 @given(

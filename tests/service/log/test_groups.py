@@ -265,6 +265,8 @@ def test_notes_are_kept_with_the_offsets_that_they_were_committed_with(bench: Be
     one.consumer.close()
     bench.admin.alter_offsets(group, {first: 1})
     assert bench.admin.committed_with_notes(group, asked) == {first: (1, OffsetNote()), second: (2, OffsetNote())}
+    bench.admin.alter_offsets(group, {first: 3, second: 4}, {second: new})
+    assert bench.admin.committed_with_notes(group, asked) == {first: (3, OffsetNote()), second: (4, new)}
 
 
 def test_the_offsets_of_a_group_are_altered_while_nobody_is_in_it(bench: Bench) -> None:

@@ -263,7 +263,7 @@ def test_a_restoring_store_is_linked_for_nobody_and_one_without_an_offset_is_lef
     pair.state = StoreState.STANDBY
     with pytest.raises(NotActiveError):
         pair.maker.make("made", [("table", 0)])
-    parts, topics, _ = pair.maker.make_for_copy("made", [("table", 0)])
+    parts, topics, *_ = pair.maker.make_for_copy("made", [("table", 0)])
     assert ([part.store for part in parts], topics) == (["table"], IDS)
     pair.store.close()
     pair.store.wipe()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from stateline.cli.target import FLAGS, AsJson, ConfigFile, PlainHelp, Settings, Target, loaded
+from stateline_store.errors import InvalidArgumentError
 
 commands = typer.Typer(
     name="backup",
@@ -84,6 +86,13 @@ def restore(
     node: Annotated[
         str | None, typer.Option("--node", metavar="NODE", help="Only the tasks that this node had backed up.")
     ] = None,
+    changelogs_lost: Annotated[
+        bool, typer.Option("--changelogs-lost", help="Write the changelogs again, and set the group's offsets.")
+    ] = False,
+    subtopologies: Annotated[
+        list[int] | None,
+        typer.Option("--subtopology", metavar="N", help="With --changelogs-lost: only this one. Repeatable."),
+    ] = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
@@ -94,11 +103,25 @@ def restore(
     each changelog from the offset of its store on, instead of from the beginning. Stores that are there stay as they
     are. If a task cannot be restored, the exit code is 1, and its worker reads the changelogs.
 
+    With --changelogs-lost, the whole application goes back to its backups: it writes the rows into new changelogs, and
+    the input continues where it was then. The application must be stopped everywhere. If it is interrupted, run the
+    same command again: no worker starts before.
+
     Example: stateline backup restore orders:app
     """
+    from stateline.cli.backup.lost_changelogs import restored_without_changelogs
     from stateline.cli.backup.restoring import restored
     from stateline.cli.table import as_text
 
-    rows = restored(*loaded(target, config_file, settings, to_write=True), id_, node)
+    app, config = loaded(target, config_file, settings, to_write=True)
+    if changelogs_lost:
+        if node is not None:
+            raise InvalidArgumentError("--changelogs-lost restores the tasks of all nodes: leave out --node.")
+        say = partial(typer.echo, err=True)
+        rows = restored_without_changelogs(app, config, id_, subtopologies or (), say)
+    elif subtopologies:
+        raise InvalidArgumentError("--subtopology is for a restore with --changelogs-lost.")
+    else:
+        rows = restored(app, config, id_, node)
     typer.echo(as_text(rows, as_json=as_json))
     return 1 if any(row["outcome"] == "not restored" for row in rows) else 0

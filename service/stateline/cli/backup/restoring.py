@@ -7,6 +7,7 @@ from contextlib import closing
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, place, tasks
+from stateline.cli.backup.restorable import OTHER_TOPICS
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
@@ -18,9 +19,6 @@ from stateline_store.snapshots.backup import Backup
 from stateline_store.task_id import TaskId
 
 _THERE = "Its stores are there already."
-_OTHER_TOPICS = (
-    "A topic that its stores were made from is gone, or was created again: its offsets mean other records now."
-)
 
 
 def restored(app: App, config: Config, backup_id: str | None, node: str | None) -> list[Row]:
@@ -63,7 +61,7 @@ def _restored(
         if size is not None:
             return {**row, "outcome": "restored", "bytes": size, "why": why}
         is_there = (directory.task(task) / "rocksdb").exists()
-        told = _THERE if is_there else _OTHER_TOPICS
+        told = _THERE if is_there else OTHER_TOPICS
         return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}
     return {"task": task, "backup": None, "node": None, "outcome": "not restored", "bytes": 0, "why": why}
 

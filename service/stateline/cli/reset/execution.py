@@ -43,6 +43,7 @@ from stateline_store import DoesNotExistError, RetryLaterError, StateDirectory, 
 from stateline_store.steps import reached
 
 Say = Callable[[str], object]
+Steps = Callable[[Reset, ResetWork, Admin], None]
 
 
 class Execution:
@@ -53,12 +54,15 @@ class Execution:
         self._directory = StateDirectory(config.state_dir, config.application_id)
         self._application_id = config.application_id
 
-    def run(self, work: ResetWork) -> None:
-        """Do this. Raises `RetryLaterError` while anything runs, and `ConfigurationError` if an earlier reset is not
-        done, or Spark is missing to delete checkpoints at a URL. Nothing is changed then. An error of the log or the
-        file system interrupts the reset, and `resume` completes it."""
+    def run(self, work: ResetWork, steps: Steps | None = None) -> None:
+        """Do this, by other `steps` if given. Raises `RetryLaterError` while anything runs, and `ConfigurationError` if
+        an earlier reset is not done, or Spark is missing to delete checkpoints at a URL. Nothing is changed then. An
+        error of the log or the file system interrupts the reset, and `resume` completes it. A restore from a backup is
+        completed by another one, or by a reset of everything."""
         before = newest_reset(self._log, self._application_id)
-        refuse_unfinished(before, self._application_id)
+        is_restore = before is not None and before.work is not None and bool(before.work.backup)
+        if not (is_restore and (work.backup or work.everything)):
+            refuse_unfinished(before, self._application_id)
         with self.alone(work) as admin:
             reset = begun(before, followed_epoch(self._directory.application), work)
             say_reset(self._log, self._application_id, before, reset)
@@ -68,7 +72,8 @@ class Execution:
                 say_reset(self._log, self._application_id, reset, before)
                 raise
             reached("reset:begun")
-            self._do(reset, work, admin)
+            (steps or self._steps)(reset, work, admin)
+            say_reset(self._log, self._application_id, reset, done(reset))
 
     def resume(self) -> ResetWork:
         """Complete the interrupted reset and return it. Raises like `run`, and `DoesNotExistError` if none was
@@ -76,8 +81,11 @@ class Execution:
         reset = newest_reset(self._log, self._application_id)
         if reset is None or reset.state == "done" or reset.work is None:
             raise DoesNotExistError(f"No reset of {self._application_id!r} was interrupted: nothing is to be resumed.")
+        if reset.work.backup:
+            refuse_unfinished(reset, self._application_id)
         with self.alone(reset.work) as admin:
-            self._do(reset, reset.work, admin)
+            self._steps(reset, reset.work, admin)
+            say_reset(self._log, self._application_id, reset, done(reset))
         return reset.work
 
     def running(self, work: ResetWork) -> list[str]:
@@ -117,7 +125,7 @@ class Execution:
             f"Found: {'; '.join(found)}."
         )
 
-    def _do(self, reset: Reset, work: ResetWork, admin: Admin) -> None:
+    def _steps(self, reset: Reset, work: ResetWork, admin: Admin) -> None:
         admin.delete_topics(_existing(work.changelogs, admin))
         reached("reset:changelogs-deleted")
         self._set_offsets(work, admin)
@@ -133,7 +141,6 @@ class Execution:
             self._delete_checkpoints(work)
             say_followed(self._directory.application, reset.epoch)
         reached("reset:checkpoints-deleted")
-        say_reset(self._log, self._application_id, reset, done(reset))
 
     def _set_offsets(self, work: ResetWork, admin: Admin) -> None:
         """Set the offsets of existing topics. An interrupted reset may have deleted the others."""

@@ -43,7 +43,8 @@ class ResetWork:
     """The steps of a reset, decided when it began. A process that completes the reset follows them too. In the
     log: never change.
 
-    `subtopologies` read their input again. `stores` and `pipelines` are emptied, with `everything` also undeclared
+    `subtopologies` read their input again. With `backup`, the id of one, they continue with the rows of backups, and
+    the changelogs are written from those. `stores` and `pipelines` are emptied, with `everything` also undeclared
     ones. `changelogs`, `internal` (repartition topics and markers) and `results` are topics to delete. `offsets` are
     the group's next ones.
     """
@@ -56,6 +57,7 @@ class ResetWork:
     internal: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     offsets: Offsets = field(default_factory=dict)
+    backup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,11 @@ def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset |
 
 def refuse_unfinished(reset: Reset | None, application_id: str) -> None:
     if reset is not None and reset.state == "begun":
+        by_backup = reset.work is not None and reset.work.backup
         raise ConfigurationError(
-            f"{application_id!r} is being started over, and that was not completed: offsets, topics and state would be "
-            "of different times. Complete it first: stateline reset MODULE:APP --resume"
+            f"{application_id!r} is being {'restored from a backup' if by_backup else 'started over'}, and that was "
+            "not completed: offsets, topics and state would be of different times. Complete it first: stateline "
+            + ("backup restore MODULE:APP --changelogs-lost" if by_backup else "reset MODULE:APP --resume")
         )
 
 

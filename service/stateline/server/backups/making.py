@@ -60,7 +60,7 @@ class BackupMaker:
         self._stopped = threading.Event()
 
     async def make(self, id_: str) -> tuple[Backup, Written]:
-        """Back up all stores on disk of the tasks that run here. Raises `NotPresentError` if none does, and
+        """Back up all stores on disk of the tasks that run here. Raises `NotPresentError` if no task does, and
         `RetryLaterError` when the location or the disk refuses."""
         limits = self._config.server_snapshots_max, self._config.server_snapshots_max_bytes
         unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms(), *limits)
@@ -88,13 +88,13 @@ class BackupMaker:
         parts: list[CheckpointPart] = []
         topics: dict[str, str] = {}
         offsets: dict[str, int] = {}
+        committed: dict[str, Any] = {}
         failed: StatelineError | None = None
         created_at_ms = now_ms()
         for name, instance in self._workers.instances.items():
-            running = [task for task, state in instance.tasks.items() if state == "running"]
-            if places := self._places(running):
+            if running := [task for task, state in instance.tasks.items() if state == "running"]:
                 try:
-                    linked = await self._workers.link_for_backup(name, snapshot_id, places)
+                    linked = await self._workers.link_for_backup(name, snapshot_id, self._places(running))
                 except StatelineError as error:
                     failed = error
                     _log.warning("The stores of worker %r are in no backup: %s", name, error)
@@ -102,14 +102,16 @@ class BackupMaker:
                 parts += linked.parts
                 topics |= linked.topics
                 offsets |= linked.offsets
-        if not parts:
-            raise failed or NotPresentError("No task with a store on disk runs here: there is nothing to back up.")
+                committed |= {task: linked.committed[task] for task in running if task in linked.committed}
+        if not committed:
+            raise failed or NotPresentError("No task runs here: there is nothing to back up.")
         path = self._snapshots.path / snapshot_id
         source = str(known_process_id(self._application))
         copy = await asyncio.to_thread(StoreCopy.of, source, topics, parts, path)
         stores = {part.store: self._described(part.store) for part in parts}
         application, digest = self._topology.application_id, self._topology.digest()
-        return Backup(id_, self._config.node, application, created_at_ms, digest, stores, offsets, {}, copy)
+        node = self._config.node
+        return Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
 
     def _places(self, tasks: list[str]) -> list[tuple[str, int]]:
         """Return the stores on disk of these tasks."""

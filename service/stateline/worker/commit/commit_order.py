@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from stateline.log.interface import Consumer, OffsetNote, Producer
 from stateline.model.topology import Topology
-from stateline.processing.changelog import has_own, produce_with_own, rows_with_own, staged_rows
+from stateline.processing.changelog_rows import produce_rows, staged_rows
 from stateline.processing.records import OutputRecord
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.commit_marks import NO_EPOCHS, EpochNumbers
@@ -231,11 +231,7 @@ class Committer:
                     slice_ = rows[at : at + _SLICE_RECORDS]
                     headers = last if at + len(slice_) == len(rows) else ()
                     try:
-                        if has_own(store):
-                            own = rows_with_own(store, slice_)
-                            produce_with_own(self._writer(), *changelog, own, headers, owner)
-                        else:
-                            self._writer().produce_all(*changelog, slice_, headers, owner)
+                        produce_rows(self._writer(), changelog, store, slice_, headers, owner)
                     except InvalidArgumentError as error:
                         raise RecordError(f"The log refuses a record of a changelog: {error}") from error
                     self._context.queries.let_in()

@@ -132,7 +132,7 @@ class Worker:
         self._queries.hosts += [self.tasks.hosted, followed.hosted, self._global_tables.hosted]
         self._queries.owned = self.tasks.owned
         self._queries.handlers |= {
-            **SnapshotMaker(directory, topology, self._queries.hosted).handlers,
+            **SnapshotMaker(directory, topology, self._queries.hosted, self.tasks.committed).handlers,
             "copying": copies.hear,
             "unreached": lambda message: self._fitness.hear(str(message.get("why", ""))),
         }

@@ -12,7 +12,7 @@ alone, and has stores without a changelog too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stateline.deployment.pipelines.epoch_marker import LOADING
@@ -47,24 +47,34 @@ Place = tuple[str, int]
 """A store and a partition of it."""
 
 
+Committed = Mapping[str, Mapping[str, Sequence[int | str | None]]]
+"""What the group has committed for each running task, by topic: the next offset, and the note's time and parts."""
+
+
 class CopiedParts(NamedTuple):
     """`topics` has the ids of the topics that the stores were made from. `offsets` has the last applied offset of each
-    part's changelog, by the part's directory."""
+    part's changelog, by the part's directory. `committed` is empty in a copy."""
 
     parts: list[CheckpointPart]
     topics: dict[str, str]
     offsets: dict[str, int]
+    committed: Committed
 
 
 class SnapshotMaker:
-    """`lookup(store, partition)` returns the partition that it hosts now, or None."""
+    """`lookup(store, partition)` returns the partition that it hosts now, or None. `committed` returns the newest
+    commit of all running tasks."""
 
     def __init__(
-        self, directory: StateDirectory, topology: Topology, lookup: Callable[[str, int], HostedPartition | None]
+        self,
+        directory: StateDirectory,
+        topology: Topology,
+        lookup: Callable[[str, int], HostedPartition | None],
+        committed: Callable[[], Committed] = dict,
     ) -> None:
         self._directory = directory
         self._topology = topology
-        self._lookup = lookup
+        self._lookup, self._committed = lookup, committed
         self._numbers = topology.epoch_numbers()
 
     @property
@@ -75,7 +85,7 @@ class SnapshotMaker:
         """Return the reply to a server's request (`query.wire`), also for a failure.
 
         It is ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or for a copy or a backup ``{"parts": […],
-        "topics": {topic: topic id}, "offsets": {directory of a part: offset in its changelog}}``."""
+        "topics": {topic: topic id}, "offsets": {directory of a part: offset in its changelog}, "committed"}``."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id, kind = str(message["snapshot"]), message.get("type")
@@ -109,7 +119,7 @@ class SnapshotMaker:
     def make_for_copy(self, snapshot_id: str, places: Iterable[Place], *, is_backup: bool = False) -> CopiedParts:
         """Link these stores for another node or for a backup. Leaves out stores that have nothing of their changelog
         yet, and in a copy those without one. Raises as `make`."""
-        copied = CopiedParts([], {}, {})
+        copied = CopiedParts([], {}, {}, self._committed() if is_backup else {})
         for name, partition in places:
             hosted = self._hosted(name, partition, _OWNED if is_backup else _COPIED)
             changelog = self._topology.stores[name].changelog(self._topology.application_id)

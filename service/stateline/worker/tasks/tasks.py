@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from stateline.deployment.lease import Lease
+from stateline.log.interface import OffsetNote
 from stateline.query.values import HostedPartition
 from stateline.worker.tasks.task import Task, TaskState
 from stateline_store import StateStore, StoreState, TopicPartition, TransactionalStore
@@ -59,6 +60,16 @@ class Tasks:
 
     def next_offsets(self) -> dict[TopicPartition, int]:
         return {source: at for task in self.running for source, at in task.processing.next_offsets.items()}
+
+    def committed(self) -> dict[str, dict[str, tuple[int, int | None, str | None]]]:
+        """Return for each running task, by topic, the next offset of the newest commit and its note."""
+        return {
+            str(task.id): {
+                source.topic: (at, *task.processing.committed_notes.get(source, OffsetNote()))
+                for source, at in task.processing.committed_next_offsets.items()
+            }
+            for task in self.running
+        }
 
     def staged_bytes(self) -> int:
         return sum(task.staged_bytes for task in self.running)

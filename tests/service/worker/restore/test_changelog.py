@@ -15,8 +15,8 @@ from stateline.processing.changelog import (
     position_of_changelog,
     position_of_input,
     stage,
-    staged_rows,
 )
+from stateline.processing.changelog_rows import staged_rows
 from stateline.worker.restore.changelog_follower import ChangelogFollower
 from stateline_store import (
     DamagedDataError,
