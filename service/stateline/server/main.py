@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
 from stateline.dsl.app import App
-from stateline.server.backups.keeping import BackupKeeper
+from stateline.server.backups.keeping import BackupFigures, BackupKeeper
 from stateline.server.backups.making import BackupMaker
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES
@@ -213,7 +213,9 @@ def _routes(
     states = StoreStates(config, topology, served, workers, partitions, serving.look)
     ready, pipelines = serving.readiness.reasons_not_ready, serving.pipelines.statuses
     state = StateRoutes(topology, served, workers, states, metrics, pipelines, ready)
-    console = ConsoleState(topology, served, partitions, states, metrics, state, history, page.version)
+    application = config.state_dir / topology.application_id
+    backup = partial(BackupFigures.read, application) if config.backup_location else lambda: None
+    console = ConsoleState(topology, served, partitions, states, metrics, state, history, page.version, backup)
     largest = {
         "limit": config.server_limit_max,
         "wait_ms": config.server_wait_max_ms,

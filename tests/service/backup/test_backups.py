@@ -249,6 +249,31 @@ def test_a_server_backs_up_at_each_interval_and_tells_its_figures(node: Node) ->
         assert verify(location, location.read(backup_id, name), topology) == []
 
 
+def test_the_console_tells_when_each_partition_was_backed_up(node: Node) -> None:
+    given = (f"backup.location={node.url}", "backup.interval.ms=1000")
+    before_ms = time.time() * 1000
+    with served_here(node.state, *given, app=changes_app.build(RUN), until_ready=False) as here:
+
+        def told(store: str = "counts") -> dict[str, Any]:
+            found: dict[str, Any] = here.client.get("/v1/console", params={"store": store}).json()
+            return found
+
+        def oldest() -> int:
+            """Of the sums of stores, which are up to a second old."""
+            return {each["store"]: each["backed_up_at_ms"] or 0 for each in told()["stores"]}["counts"]
+
+        wait_until(lambda: oldest() > before_ms)
+        look, memory = told(), told("memory")
+    assert look["backup"]["failed"] == 0
+    assert look["backup"]["written_bytes"] > 0
+    times = [each["backed_up_at_ms"] for each in look["partitions"].values()]
+    assert len(times) == PARTITIONS
+    assert before_ms < min(times) <= max(times) <= look["backup"]["last_ms"]
+    assert {each["backed_up_at_ms"] for each in memory["partitions"].values()} == {None}, "it is in memory"
+    with served_here(node.state, app=changes_app.build(RUN), until_ready=False) as here:
+        assert told()["backup"] is None, "without a location"
+
+
 def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
     node = Node(tmp_path, str(tmp_path / "backups"))
     assert "No task runs here" in node.backup("now", code=1)

@@ -2,7 +2,7 @@
 
 Its figures are in ``<application>/backups.json``, so that each server process can tell them, and they survive restarts:
 
-    {"last_ms", "made", "failed", "written_bytes", "written_files"}
+    {"last_ms", "made", "failed", "written_bytes", "written_files", "tasks": {task: when its newest was made}}
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -29,13 +29,14 @@ _SWEEP_INTERVAL_MS = 60 * 60 * 1000
 @dataclass(slots=True)
 class BackupFigures:
     """Since the first backup of this state directory. `last_ms` is when the newest was made, in milliseconds since the
-    epoch; 0 before the first."""
+    epoch; 0 before the first. `tasks` has the same by task, also of tasks that run elsewhere by now."""
 
     last_ms: int = 0
     made: int = 0
     failed: int = 0
     written_bytes: int = 0
     written_files: int = 0
+    tasks: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, application: Path) -> BackupFigures:
@@ -69,6 +70,7 @@ class BackupKeeper:
         try:
             backup, written = await self._maker.make(backup_id(at_ms))
             figures.made, figures.last_ms = figures.made + 1, backup.created_at_ms
+            figures.tasks |= dict.fromkeys(backup.committed, backup.created_at_ms)
             figures.written_bytes += written.bytes
             figures.written_files += written.files
             _log.info("Backup %s: %d of %d bytes written", backup.id, written.bytes, written.all_bytes)

@@ -3,14 +3,16 @@
     {"application_id", "files": the version of the page's files, "pipelines": as in /v1/topology,
      "stores": [{"store", "kind", "key_type", "value_type", "persistent", "states": {state: partitions}, "lag",
                  "input_lag", "staged_records", "committed_at_ms", "not_ready": also why no worker runs
-                 it}],    sums and the newest; null: unknown. `lag` has records that restores and standbys lack,
-                 `input_lag` records that no task has read
+                 it, "backed_up_at_ms"}],    sums, the newest commit, the oldest backup of a partition; null: unknown.
+                 `lag` has records that restores and standbys lack, `input_lag` records that no task has read
      "selected": store, "partitions": its own, as in /v1/stores/{store}, and
-                 "input_lag": {topic: records} | null: no worker of this node has it
+                 "input_lag": {topic: records} | null: no worker of this node has it,
+                 "backed_up_at_ms": when this node, which owns it, made its newest backup | null: unknown
      "commits": {task: [number, ms]},    the newest of one store of each task
      "workers": {name: {"told_at_ms": of its last figures, "failed": records that it skipped or set aside since it
                  started, "steps": {step: {"taken": records, "dropped": {reason: records}}}}} | null,
                  those of this node that live
+     "backup": {"last_ms", "made", "failed", "written_bytes"} of this node | null,    null: it makes none
      "queries": [[seconds, count], …] | null,    how many queries took no longer; the last edge is null
      "cluster": {"node": who answers, "nodes": as in /v1/nodes, "tasks": [of these stores]} | null}    null: one node
 
@@ -24,7 +26,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stateline.model.topology import Topology
+from stateline.server.backups.keeping import BackupFigures
 from stateline.server.console.history import History
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments
@@ -46,6 +49,7 @@ from stateline.server.telemetry.store_metrics import Noticed, noticed
 from stateline_store.task_id import TaskId
 
 _FRESH_S = 1.0
+_BACKUP = ("last_ms", "made", "failed", "written_bytes")
 _SHOWN = ("store", "kind", "key_type", "value_type", "persistent", "not_ready")
 
 
@@ -61,6 +65,7 @@ class ConsoleState:
     _state: StateRoutes
     _history: History
     _files_version: str
+    _backup: Callable[[], BackupFigures | None]
 
     def __post_init__(self) -> None:
         self._looking = asyncio.Lock()
@@ -87,6 +92,7 @@ class ConsoleState:
                 "selected": selected,
                 "partitions": {} if selected is None else self._described(selected)["partitions"],
                 "commits": _commits(self._seen, set(readable)),
+                "backup": self._backed_up() if reads_all(request) else None,
                 "workers": self._workers() if reads_all(request) else None,
                 "queries": self._queries if reads_all(request) else None,
                 "cluster": self._cluster(request, readable),
@@ -119,6 +125,10 @@ class ConsoleState:
             self._queries = await self._metrics.queries()
             self._looked_at_s = time.monotonic()
 
+    def _backed_up(self) -> dict[str, int] | None:
+        figures = self._backup()
+        return None if figures is None else {name: getattr(figures, name) for name in _BACKUP}
+
     def _workers(self) -> dict[str, dict[str, Any]]:
         return {
             told.instance: {
@@ -130,9 +140,13 @@ class ConsoleState:
         }
 
     def _described(self, name: str) -> dict[str, Any]:
-        described = self._states.describe(name, self._states.look())
+        view, figures = self._states.look(), self._backup()
+        described = self._states.describe(name, view)
+        made = figures.tasks if figures is not None and described["persistent"] else {}
         for partition in described["partitions"].values():
-            partition["input_lag"] = self._input_lag.of(name, partition["task"])
+            task = partition["task"]
+            partition["input_lag"] = self._input_lag.of(name, task)
+            partition["backed_up_at_ms"] = made.get(task) if view.owner(task)[0] == view.name else None
         return described
 
 
@@ -152,6 +166,7 @@ def _summary(described: Mapping[str, Any]) -> dict[str, Any]:
         "input_lag": sum(behind) if behind else None,
         "staged_records": sum(staged) if staged else None,
         "committed_at_ms": max(times, default=None),
+        "backed_up_at_ms": min((at for p in partitions if (at := p["backed_up_at_ms"]) is not None), default=None),
     }
 
 

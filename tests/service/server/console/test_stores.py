@@ -70,6 +70,31 @@ def test_a_store_that_waits_for_a_commit_or_has_no_worker_stands_out(page: Conso
     page.page.locator("tr.bad", has_text="airports").get_by_text("No worker runs it.").wait_for()
 
 
+def test_a_node_with_backups_shows_their_age_and_failures(page: Console) -> None:
+    long_ago = int(time.time() * 1000) - 600_000
+
+    def backed_up(said: dict[str, Any]) -> dict[str, Any]:
+        first, *others = said["stores"]
+        stores = [first | {"backed_up_at_ms": long_ago}, *others]
+        partitions = {number: each | {"backed_up_at_ms": long_ago} for number, each in said["partitions"].items()}
+        figures = {"last_ms": long_ago, "made": 3, "failed": 2, "written_bytes": 5_000_000}
+        return {"stores": stores, "partitions": partitions, "backup": figures}
+
+    assert page.page.get_by_text("Last backup").count() == 0, "it makes no backups"
+    change_look(page.page, backed_up)
+    page.page.get_by_role("columnheader", name="Last backup").wait_for()
+    assert row(page, "aircraft")[-1] == "10 min ago"
+    assert row(page, "airports")[-1] == "unknown"
+    page.visit("stores/aircraft?tab=partitions")
+    table = page.page.get_by_role("table", name="Partitions of aircraft")
+    table.get_by_role("columnheader", name="Last backup").wait_for()
+    table.get_by_text("10 min ago").first.wait_for()
+    page.visit("nodes")
+    facts = page.page.get_by_role("region", name="Backups of this node")
+    facts.get_by_text("4.8 MiB").wait_for()
+    assert facts.locator("dd").all_inner_texts() == ["10 min ago", "3", "2", "4.8 MiB"]
+
+
 def test_an_application_without_stores_is_told_how_to_make_one(browser: Browser, tmp_path: Path) -> None:
     with (
         served_here(tmp_path, app=App("flights-app")) as here,

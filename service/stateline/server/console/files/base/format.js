@@ -49,6 +49,12 @@ export function counted(number, noun, plural = `${noun}s`) {
   return `${countText(number)} ${number === 1 ? noun : plural}`;
 }
 
+/** A number of bytes in a unit that keeps it short. */
+export function sizeText(bytes) {
+  const power = bytes > 0 ? Math.min(3, Math.floor(Math.log(bytes) / Math.log(1024))) : 0;
+  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][power]}`;
+}
+
 /** A rate per second. Small rates have two digits. */
 export function rateText(perSecond) {
   if (perSecond === null || perSecond === undefined) return "unknown";

@@ -22,6 +22,11 @@ export function commitText(atMs) {
   return atMs > 0 ? `${durationText(ageMs(atMs))} ago` : "none yet";
 }
 
+/** The time since a backup. */
+export function backupText(atMs) {
+  return atMs > 0 ? `${durationText(ageMs(atMs))} ago` : "unknown";
+}
+
 /** "bad" for a store that cannot be queried, "warn" for lagging copies or input and for stopped commits, else null. */
 export function alertOf(store) {
   const { states, not_ready: notReady, lag } = store;

@@ -13,7 +13,7 @@ const TRUSTED_SKEW_MS = 2000; // `Date` has whole seconds, so a smaller differen
  * The last look: the members of `GET /v1/console`; `failure`: why there was no answer (a `Problem` or `Unreachable`), else null;
  * `sinceMs`: when that began; `known`: whether any answer arrived; `atMs`: when the last one did.
  */
-let seen = { known: false, failure: null, sinceMs: null, application_id: null, stores: [], selected: null, partitions: {}, pipelines: {}, commits: {}, cluster: null };
+let seen = { known: false, failure: null, sinceMs: null, application_id: null, stores: [], selected: null, partitions: {}, pipelines: {}, commits: {}, backup: null, cluster: null };
 let wanted = null; // the store whose partitions are requested, too
 let skewMs = 0;
 let looking = false;

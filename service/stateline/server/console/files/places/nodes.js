@@ -2,7 +2,8 @@
 
 import { html, useRef } from "../vendor/htm-preact-3.1.1.js";
 import { useAnswer } from "../base/answer.js";
-import { countText } from "../base/format.js";
+import { countText, sizeText } from "../base/format.js";
+import { backupText } from "../base/health.js";
 import { addressOf } from "../base/place.js";
 import { heldText, lagText, ownerOf, reachedText, restoreRemaining, rolesText, settledText } from "../base/tasks.js";
 import { Failure } from "../parts/problem.js";
@@ -25,6 +26,7 @@ export function Nodes({ look }) {
       ? html`<${Cluster} cluster=${look.cluster} moves=${moves.current} now=${look.atMs} />`
       : html`<p class="note">This node runs alone: its workers have every task. Of several nodes each has a card here.</p>
         <${Restores} stores=${look.stores} moves=${moves.current} />`}
+    ${look.backup && html`<${Backups} backup=${look.backup} />`}
     <${Workers} alone=${!look.cluster} />`;
 }
 
@@ -71,6 +73,20 @@ function Restores({ stores, moves }) {
     cells: [html`<a href=${addressOf({ place: "store", store })}>${store}</a>`, String(states.restoring), countText(lag), moves.restoreText(store) ?? "not known yet"],
   }));
   return html`<div class="live"><${Table} caption="Stores being restored" columns=${["Store", "Partitions", "Offsets left", "Time left"]} rows=${rows} /></div>`;
+}
+
+/** The backups that this node makes of its tasks. */
+function Backups({ backup: { last_ms: lastMs, made, failed, written_bytes: bytes } }) {
+  const facts = [
+    ["Newest", lastMs > 0 ? backupText(lastMs) : "none yet"],
+    ["Made", countText(made)],
+    ["Failed", countText(failed)],
+    ["Written", sizeText(bytes)],
+  ];
+  return html`<section aria-labelledby="backups-title">
+    <h2 id="backups-title">Backups of this node</h2>
+    <${Facts} facts=${facts} />
+  </section>`;
 }
 
 /** The worker processes of this node, with the state of each task. */

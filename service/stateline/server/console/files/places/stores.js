@@ -2,11 +2,12 @@
 
 import { html } from "../vendor/htm-preact-3.1.1.js";
 import { countText } from "../base/format.js";
-import { alertOf, commitText, kindText, statesText } from "../base/health.js";
+import { alertOf, backupText, commitText, kindText, statesText } from "../base/health.js";
 import { addressOf } from "../base/place.js";
 import { Nothing, Table } from "../parts/table.js";
 
 const COLUMNS = ["Store", "Kind", "Types", "Partitions", "Input lag", "Staged", "Last commit"];
+const BACKUP = "Last backup";
 
 export function Stores({ look }) {
   if (!look.known) return null;
@@ -22,7 +23,9 @@ export function Stores({ look }) {
       countText(store.input_lag),
       countText(store.staged_records),
       commitText(store.committed_at_ms),
+      ...(look.backup ? [backupText(store.backed_up_at_ms)] : []),
     ],
   }));
-  return html`<div class="live"><${Table} caption="Stores" captionHidden columns=${COLUMNS} rows=${rows} /></div>`;
+  const columns = look.backup ? [...COLUMNS, BACKUP] : COLUMNS;
+  return html`<div class="live"><${Table} caption="Stores" captionHidden columns=${columns} rows=${rows} /></div>`;
 }

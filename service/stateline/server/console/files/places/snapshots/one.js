@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
-import { positionText } from "../../base/format.js";
+import { positionText, sizeText } from "../../base/format.js";
 import { addressOf, go } from "../../base/place.js";
 import { Failure } from "../../parts/problem.js";
 import { Facts, Table } from "../../parts/table.js";
@@ -89,8 +89,7 @@ function Size({ path }) {
 /** The rows in RocksDB's tables. The newest rows are not in a table yet. */
 function bytesText(bytes) {
   if (bytes === 0) return "less than a table";
-  const power = Math.min(3, Math.floor(Math.log(bytes) / Math.log(1024)));
-  return `about ${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][power]}`;
+  return `about ${sizeText(bytes)}`;
 }
 
 function Confirm({ snapshot, onRelease, onKeep }) {

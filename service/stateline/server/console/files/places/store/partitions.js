@@ -3,7 +3,7 @@
 import { html, useState } from "../../vendor/htm-preact-3.1.1.js";
 import { ask, Problem, Unreachable } from "../../base/api.js";
 import { counted, countText, positionText } from "../../base/format.js";
-import { commitText } from "../../base/health.js";
+import { backupText, commitText } from "../../base/health.js";
 import { useRepeated } from "../../base/repeat.js";
 import { Table } from "../../parts/table.js";
 
@@ -27,16 +27,16 @@ export function Partitions({ store, look }) {
     EVERY_MS,
     [store.store],
   );
-  const columns = look.cluster === null ? COLUMNS : [...COLUMNS, "Node"];
+  const columns = [...COLUMNS, ...(look.backup ? ["Last backup"] : []), ...(look.cluster === null ? [] : ["Node"])];
   const partitions = look.selected === store.store ? look.partitions : {};
-  const rows = Object.entries(partitions).map(([number, partition]) => rowOf(number, partition, positions, look.cluster));
+  const rows = Object.entries(partitions).map(([number, partition]) => rowOf(number, partition, positions, look));
   const failures = Object.entries(positions.failures ?? {}).map(([number, { detail, reason }]) => `Partition ${number}: ${detail ?? reason}`);
   return html`
     <div class="live"><${Table} caption=${`Partitions of ${store.store}`} columns=${columns} rows=${rows} /></div>
     ${[positions.problem, ...failures].filter(Boolean).map((text) => html`<p class="note" key=${text}>${text}</p>`)}`;
 }
 
-function rowOf(number, known, { committed, uncommitted, partitions: answered }, cluster) {
+function rowOf(number, known, { committed, uncommitted, partitions: answered }, { cluster, backup }) {
   // Only the answer to a query shows uncommitted writes, and commits of other nodes.
   const partition = { ...answered?.[number], ...known };
   const lag = partition.restore_remaining || partition.lag_records;
@@ -50,6 +50,7 @@ function rowOf(number, known, { committed, uncommitted, partitions: answered }, 
     positionText(uncommitted?.[number]),
     stagedText(partition.staged_records),
     commitText(partition.committed_at_ms),
+    ...(backup ? [backupText(partition.backed_up_at_ms)] : []),
     ...(cluster === null ? [] : [partition.node ?? "none"]),
   ];
   return { id: number, cells, alert: partition.unreadable ? "bad" : partition.state === "restoring" ? "warn" : null };
