@@ -692,9 +692,9 @@ def test_a_worker_and_a_server_share_the_pod_that_the_service_selects() -> None:
 
 
 def pods() -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each pod of kubernetes.yaml, with its containers of both kinds."""
-    for document in documents("kubernetes.yaml"):
-        if document["kind"] == "StatefulSet":
+    """Each pod of the nodes and of the pipelines, with its containers of both kinds."""
+    for document in (*documents("kubernetes.yaml"), *documents("kubernetes-backup.yaml")):
+        if document["kind"] in ("StatefulSet", "Deployment"):
             pod = document["spec"]["template"]["spec"]
             yield pod, [*pod["initContainers"], *pod["containers"]]
 
@@ -722,7 +722,7 @@ def test_containers_have_memory_limits_and_a_place_for_temporary_files() -> None
         scratch = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
         for container in containers:
             assert "memory" in container["resources"]["limits"]
-            assert {m["mountPath"] for m in container["volumeMounts"] if m["name"] in scratch} == {"/tmp"}
+            assert {m["mountPath"] for m in container["volumeMounts"] if m["name"] in scratch - {"state"}} == {"/tmp"}
 
 
 def test_a_pod_that_ends_hands_its_tasks_to_a_standby_first() -> None:
@@ -751,6 +751,33 @@ def test_the_network_policy_and_the_service_monitor_select_what_kubernetes_yaml_
     (service,) = [d for d in everything if d["kind"] == "Service" and wanted <= d["metadata"]["labels"].items()]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+
+
+def test_a_deployment_without_volumes_starts_from_a_backup() -> None:
+    everything = {d["kind"]: d for d in documents("kubernetes-backup.yaml")}
+    map_, spec = everything["ConfigMap"], everything["Deployment"]["spec"]
+    config = load_config("flights", file=tomllib.loads(map_["data"]["stateline.toml"]))
+    assert str(config.backup_location).startswith("s3://")
+    assert config.exactly_once
+    assert (config.node, config.group_instance_id) == ("flights", "flights"), "a pod's own name is new each time"
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"}), "no two pods have that name"
+    pod = spec["template"]["spec"]
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert everything["Service"]["spec"]["selector"] == spec["selector"]["matchLabels"]
+    assert pod["serviceAccountName"] == everything["ServiceAccount"]["metadata"]["name"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert not any("persistentVolumeClaim" in volume for volume in volumes.values())
+    assert "emptyDir" in volumes["state"]
+    (topics,) = pod["initContainers"]
+    for container in (topics, *pod["containers"]):
+        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+        (region,) = container["env"]
+        assert region["valueFrom"]["configMapKeyRef"] == {"name": map_["metadata"]["name"], "key": region["name"]}
+        assert region["name"] in map_["data"]
+        assert container["envFrom"] == [{"secretRef": {"name": "flights-backup"}}], "no secret is in a config map"
+    assert [container["args"][0] for container in pod["containers"]] == ["worker", "serve"]
+    stops_s = (config.worker_stop_timeout_ms + config.server_drain_ms) / 1000
+    assert stops_s < pod["terminationGracePeriodSeconds"]
 
 
 def test_systemd_rates_the_exposure_of_the_unit_below_four() -> None:
