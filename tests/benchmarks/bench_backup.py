@@ -5,9 +5,12 @@ left them (`bench_recovery.fill`).
 
 - size: a second backup, after a hundredth of the keys were counted again: ≤ 0.1 of the bytes of the first, and at most
   two written files for each that has changed.
+- commits: how long commits take while 10,000 records a second come, with a backup every five seconds and without, in
+  turns; the medians of the rounds' 99th percentiles: ≤ 1.05.
 - start: a worker without stores, until all tasks run, with the backup and without it, in turns: ≥ 5 × as fast.
 
-`bench_backup.py RECORDS` takes another number of records; each has a key of its own.
+`bench_backup.py RECORDS` takes another number of records; each has a key of its own. `bench_backup.py RECORDS commits`
+measures commits alone.
 """
 
 from __future__ import annotations
@@ -25,15 +28,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from bench_recovery import PARTITIONS, Input, fill
+from bench_recovery import PARTITIONS, Feeder, Input, fill
 from bench_standbys import APPLICATION, SESSION_MS, Node
-from figures import at_least, at_most
-from processes import until
+from figures import at_least, at_most, latencies, percentile
+from processes import free_port, until
 
 from stateline.log.kafka import KafkaLog
 from support.kafka.kafka_broker import KafkaBroker
 
 RECORDS, ROUNDS = 5_000_000, 2
+INTERVAL_MS, COMMIT_ROUNDS, MEASURED_S = 5_000, 5, 20
+_HERE = Path(__file__).parent
 
 
 def backed_up(node: Node) -> dict[str, Any]:
@@ -41,11 +46,36 @@ def backed_up(node: Node) -> dict[str, Any]:
     began_s = time.perf_counter()
     line = [sys.executable, *node.command("now")]
     line.insert(line.index("now"), "backup")
-    done = subprocess.run([*line, "--json"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    done = subprocess.run([*line, "--json"], cwd=_HERE, capture_output=True, text=True, check=True)
     (told,) = json.loads(done.stdout)
     took_s, written, size = time.perf_counter() - began_s, told["written bytes"], told["bytes"]
     print(f"  backup: {took_s:.1f} s, {written / 1e6:,.1f} of {size / 1e6:,.1f} MB written", flush=True)
     return dict(told)
+
+
+def commit_times(node: Node, log: KafkaLog, input_: Input, records: int) -> None:
+    """Measure the commits of this node's worker while records come, with a server that backs up and one that does
+    not."""
+    timed, location = Path(os.environ["TIMED_COMMITS"]), node.settings.pop("backup.location")
+    found: dict[str, list[float]] = {"with": [], "without": []}
+    with Feeder(log, input_, records // PARTITIONS):
+        for _ in range(COMMIT_ROUNDS):
+            for name, seen in found.items():
+                backups = {"backup.location": location, "backup.interval.ms": INTERVAL_MS} if name == "with" else {}
+                node.settings |= backups
+                with node.serving(free_port()):
+                    time.sleep(INTERVAL_MS / 1000 + 3)  # it is up, and has made its first backup
+                    begin_s = time.time()
+                    time.sleep(MEASURED_S)
+                for setting in backups:
+                    del node.settings[setting]
+                lines = (line.split() for line in timed.read_text().splitlines())
+                times = [float(took_s) for at_s, took_s in lines if float(at_s) >= begin_s]
+                seen.append(percentile(times, 0.99))
+                print(f"  commits {name} backups: {latencies(times)}", flush=True)
+    node.settings["backup.location"] = location
+    with_s, without_s = (statistics.median(seen) for seen in found.values())
+    at_most("p99 of commits with a backup every 5 s ÷ without", with_s / without_s, 1.05)
 
 
 def start_s(servers: str, root: Path, name: str, location: Path | None) -> float:
@@ -67,7 +97,7 @@ def start_s(servers: str, root: Path, name: str, location: Path | None) -> float
 
 
 def main(arguments: Sequence[str]) -> None:
-    records = int(arguments[0]) if arguments else RECORDS
+    records, only_commits = int(arguments[0]) if arguments else RECORDS, "commits" in arguments
     input_ = Input(records)
     os.environ["RECOVERY_JOB"] = "store"
     found: dict[str, list[float]] = {"with": [], "without": []}
@@ -77,10 +107,15 @@ def main(arguments: Sequence[str]) -> None:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         fill(log, records, input_)
         location = root / "backups"
+        os.environ["TIMED_COMMITS"] = str(root / "commits.txt")
         one = Node(broker.bootstrap_servers, root, "one", 0)
         one.settings |= {"backup.location": location, "backup.max.bytes.per.second": -1}
+        one.program = (str(_HERE / "timed_worker.py"),)
         with one.working():
             until(lambda: one.tasks() == ["running"] * PARTITIONS, "the node has restored all", 0.1)
+            if only_commits:
+                commit_times(one, log, input_, records)
+                return
             whole = backed_up(one)
             with closing(log.producer()) as producer:
                 for partition, keys in enumerate(input_.keys):
@@ -89,6 +124,7 @@ def main(arguments: Sequence[str]) -> None:
                 producer.flush()
             time.sleep(5)  # they are counted and committed within a second
             changed = backed_up(one)
+            commit_times(one, log, input_, records)
         time.sleep(SESSION_MS / 1000 + 2)
         for number in range(ROUNDS):
             for name, seen in found.items():

@@ -60,7 +60,9 @@ APPLICATION = made("store").application_id
 
 
 class Node:
-    """One of them: its directory, and its worker while it runs."""
+    """One of them: its directory, and its worker while it runs. `program` is what Python runs."""
+
+    program: Sequence[str] = ("-m", "stateline")
 
     def __init__(self, servers: str, root: Path, name: str, standbys: int, guarantee: str = EXACTLY_ONCE) -> None:
         self.name, self.directory = name, root / name
@@ -80,7 +82,7 @@ class Node:
     def command(self, name: str, **more: object) -> list[str]:
         settings = {**self.settings, **{key.replace("_", "."): value for key, value in more.items()}}
         pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        return ["-m", "stateline", name, "recovery_app:app", *pairs]
+        return [*self.program, name, "recovery_app:app", *pairs]
 
     @contextmanager
     def working(self) -> Iterator[None]:
