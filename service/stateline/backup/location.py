@@ -5,8 +5,9 @@
     <application.id>/leases/<id>/<random>         somebody reads this backup, for a day from when the object was made
 
 Only files that a manifest names count. Every object is written whole or not at all, and never changed. Times are those
-of the location's clock, so clocks of nodes may differ. The client is obstore (Rust's object_store); it reads the usual
-variables of the environment, such as ``AWS_ACCESS_KEY_ID`` and ``AWS_ENDPOINT_URL``. On disk: never change.
+of the location's clock, so clocks of nodes may differ. The client is obstore (Rust's object_store), or `WebHdfs`.
+obstore reads the usual variables of the environment, such as ``AWS_ACCESS_KEY_ID`` and ``AWS_ENDPOINT_URL``. On disk:
+never change.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from stateline.backup.webhdfs import WEB_SCHEMES, WebHdfs
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline_store import ConfigurationError, DoesNotExistError, RetryLaterError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 # One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
 _AT_ONCE_BYTES = 80 * 1024 * 1024
 _PIECE_BYTES = 16 * 1024 * 1024
-_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+_SCHEMES = ("s3", "gs", "az", "abfs", "abfss", *WEB_SCHEMES)
 _OF_A_LEASE_S = 24 * 60 * 60
 
 
@@ -51,7 +53,7 @@ class BackupLocation:
         import obstore
         from obstore.store import LocalStore, from_url
 
-        self._obstore = obstore
+        self._refusals = (obstore.exceptions.BaseError, OSError)
         self.url = url
         self._below = quote(application_id, safe="")
         scheme = urlsplit(url).scheme
@@ -60,9 +62,13 @@ class BackupLocation:
                 f"backup.location={url}: no {scheme}:// is known. Give a directory, or one of "
                 f"{', '.join(f'{each}://' for each in _SCHEMES)}."
             )
+        self._store: ObjectStore | WebHdfs
         try:
-            self._store: ObjectStore = from_url(url) if scheme else LocalStore(url, mkdir=True)
-        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            if scheme in WEB_SCHEMES:
+                self._store = WebHdfs(url)
+            else:
+                self._store = from_url(url) if scheme else LocalStore(url, mkdir=True)
+        except (*self._refusals, ValueError) as error:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
 
     @classmethod
@@ -79,33 +85,34 @@ class BackupLocation:
             if size <= _AT_ONCE_BYTES:
                 with path.open("rb") as file:
                     file.seek(begin)
-                    self._obstore.put(self._store, place, file.read(size), use_multipart=False)
+                    self._store.put(place, file.read(size), use_multipart=False)
             else:
                 content = _pieces(path, begin, size)
-                self._obstore.put(self._store, place, content, chunk_size=_PIECE_BYTES, max_concurrency=2)
+                self._store.put(place, content, chunk_size=_PIECE_BYTES, max_concurrency=2)
 
     def pieces_of_file(self, digest: str) -> Iterator[bytes]:
         """Yield the bytes of a file. Raises `DoesNotExistError` if it is not there."""
         with self._asked(f"read {digest}"):
-            for piece in self._obstore.get(self._store, f"{self._below}/files/{digest}").stream():
+            for piece in self._store.get(f"{self._below}/files/{digest}").stream():
                 yield bytes(piece)
 
     def write(self, backup: Backup) -> None:
         """Write a manifest, which makes its files count. Writing it again replaces it."""
         with self._asked(f"write the backup {backup.id}"):
-            self._obstore.put(self._store, self._manifest(backup.id, backup.node), backup.encode())
+            self._store.put(self._manifest(backup.id, backup.node), backup.encode())
 
     def manifests(self) -> list[tuple[str, str]]:
         """Return (id, node) of all manifests, oldest first."""
         with self._asked("list backups"):
-            names = [each.removesuffix(".json").split("/")[-2:] for each, _, _ in self._listed("backups")]
+            places = [each for each, _, _ in self._listed("backups") if each.endswith(".json")]
+            names = [each.removesuffix(".json").split("/")[-2:] for each in places]
         return sorted((name[0], unquote(name[1])) for name in names)
 
     def read(self, backup_id: str, node: str) -> Backup:
         """Return this manifest. Raises `DoesNotExistError` if there is none, `DamagedDataError` if it is unreadable."""
         place = self._manifest(backup_id, node)
         with self._asked(f"read the backup {backup_id} of node {node!r}"):
-            data = bytes(self._obstore.get(self._store, place).bytes())
+            data = bytes(self._store.get(place).bytes())
         return Backup.decode(data, f"{self.url}/{place}")
 
     def files(self) -> list[StoredFile]:
@@ -115,11 +122,11 @@ class BackupLocation:
 
     def delete_manifest(self, backup_id: str, node: str) -> None:
         with self._asked(f"delete the backup {backup_id}"), contextlib.suppress(FileNotFoundError):
-            self._obstore.delete(self._store, self._manifest(backup_id, node))
+            self._store.delete(self._manifest(backup_id, node))
 
     def delete_files(self, digests: Sequence[str]) -> None:
         with self._asked("delete files"), contextlib.suppress(FileNotFoundError):
-            self._obstore.delete(self._store, [f"{self._below}/files/{digest}" for digest in digests])
+            self._store.delete([f"{self._below}/files/{digest}" for digest in digests])
 
     @contextlib.contextmanager
     def lease(self, backup_id: str) -> Iterator[float]:
@@ -127,13 +134,13 @@ class BackupLocation:
         seconds since the epoch."""
         place = f"{self._below}/leases/{backup_id}/{secrets.token_hex(8)}"
         with self._asked("write a lease"):
-            self._obstore.put(self._store, place, b"")
-            written_at_s = _seconds(self._obstore.head(self._store, place)["last_modified"])
+            self._store.put(place, b"")
+            written_at_s = _seconds(self._store.head(place)["last_modified"])
         try:
             yield written_at_s
         finally:
             with contextlib.suppress(RetryLaterError), self._asked("end a lease"):
-                self._obstore.delete(self._store, place)
+                self._store.delete(place)
 
     def leased(self, now_s: float) -> set[str]:
         """Return the ids of backups with readers. `now_s` is by the location's clock."""
@@ -141,7 +148,7 @@ class BackupLocation:
             return {place.split("/")[-2] for place, _, at_s in self._listed("leases") if at_s + _OF_A_LEASE_S > now_s}
 
     def _listed(self, folder: str) -> Iterator[tuple[str, int, float]]:
-        for page in self._obstore.list(self._store, f"{self._below}/{folder}"):
+        for page in self._store.list(f"{self._below}/{folder}"):
             for each in page:
                 yield each["path"], each["size"], _seconds(each["last_modified"])
 
@@ -154,7 +161,7 @@ class BackupLocation:
             yield
         except FileNotFoundError as error:
             raise DoesNotExistError(f"{self.url} cannot {what}: it is not there.") from error
-        except (self._obstore.exceptions.BaseError, OSError) as error:
+        except self._refusals as error:
             raise RetryLaterError(f"{self.url} cannot {what}: {error!s:.500}") from error
 
 

@@ -37,6 +37,7 @@ STEPS = ("backup:linked", "backup:file-written", "backup:file-written#4", "backu
 
 
 OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+EVERYWHERE = pytest.mark.parametrize("url", ["directory", "s3", "hdfs"], indirect=True)
 
 
 class Node:
@@ -116,7 +117,7 @@ def node(tmp_path: Path, url: str) -> Iterator[Node]:
     made.kill()
 
 
-@OVER_S3
+@EVERYWHERE
 def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None:
     made = node.backup("now")[0]
     assert (made["stores"], made["partitions"]) == (ON_DISK, ON_DISK * PARTITIONS)
@@ -173,7 +174,7 @@ def test_only_what_the_location_lacks_is_written(node: Node) -> None:
     assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
 
 
-@OVER_S3
+@EVERYWHERE
 def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Node) -> None:
     first = node.backup("now")[0]["backup"]
     for number, step in enumerate(STEPS):

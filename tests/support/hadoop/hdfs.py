@@ -30,12 +30,13 @@ def hdfs_jars() -> Path:
 
 
 @contextmanager
-def hdfs(libraries: Path, folder: Path) -> Iterator[str]:
-    """Its URL, as long as the block runs."""
+def hdfs(libraries: Path, folder: Path, http_port: int = 0) -> Iterator[str]:
+    """Its URL, as long as the block runs. `http_port` is that of its REST API."""
     folder.mkdir(parents=True, exist_ok=True)
     ready, port = folder / "ready.json", free_port()
     options = [f"-D{name}={folder}" for name in ("hadoop.tmp.dir", "test.build.data")]
-    arguments = ["-nnport", str(port), "-httpport", "0", "-datanodes", "1", "-format", "-writeDetails", str(ready)]
+    arguments = ["-nnport", str(port), "-httpport", str(http_port), "-datanodes", "1"]
+    arguments += ["-format", "-writeDetails", str(ready)]
     settings = ["-D", "dfs.replication=1", "-D", f"hadoop.tmp.dir={folder}"]
     with (folder / "hdfs.log").open("wb") as said:
         process = subprocess.Popen(
