@@ -110,8 +110,10 @@ class PartRoutes:
         from stateline.server.snapshots.part_rows import rows_of_parts, stream_of
 
         async with AsyncExitStack() as resources:
-            rows = await rows_of_parts(self._sweeper.checkpoints, snapshot.id, parts, definition, wanted, resources)
-            chunks = stream_of(definition, wanted, rows)
+            rows = rows_of_parts(self._sweeper.checkpoints, snapshot.id, parts, definition, wanted)
+            resources.push_async_callback(rows.aclose)
+            first = await anext(rows, None)  # before the answer begins, so that a refusal has its status
+            chunks = stream_of(definition, wanted, first, rows)
             return OwningStream(chunks, resources.pop_all(), self._patience_s, MEDIA_TYPE, {})
 
     def _found(self, request: Request) -> Snapshot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack
+from contextlib import aclosing, closing
 
 import pyarrow as pa
 
@@ -23,40 +23,42 @@ async def rows_of_parts(
     parts: Iterable[CheckpointPart],
     definition: StoreDefinition,
     wanted: RowSelection,
-    resources: AsyncExitStack,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Open these parts of the store, and return their batches. A batch may be empty. `resources` close the parts.
+    """Yield the batches of these parts of the store. A batch may be empty.
 
-    Raises like `OpenCheckpoints.acquire`.
+    Each part is opened when its rows are due, and released after them: few parts may be open at a time. So close a
+    generator that is not read to its end. Raises like `OpenCheckpoints.acquire`.
     """
-    opened = []
     for part in parts:
-        opened.append(await checkpoints.acquire(snapshot_id, part))
-        resources.callback(checkpoints.release, snapshot_id, part)
-
-    async def found() -> AsyncGenerator[pa.RecordBatch, None]:
-        for checkpoint in opened:
+        checkpoint = await checkpoints.acquire(snapshot_id, part)
+        try:
             pace = ScanPace()
-            rows = batches(checkpoint, definition, wanted, lambda: pace.rows)  # noqa: B023
-            while True:
-                with pace.step(pace.rows):
-                    batch = next(rows, None)
-                if batch is None:
-                    break
-                yield batch
-                await let_others_in()
-
-    return found()
+            with closing(batches(checkpoint, definition, wanted, lambda: pace.rows)) as rows:  # noqa: B023
+                while True:
+                    with pace.step(pace.rows):
+                        batch = next(rows, None)
+                    if batch is None:
+                        break
+                    yield batch
+                    await let_others_in()
+        finally:
+            checkpoints.release(snapshot_id, part)
 
 
 async def stream_of(
-    definition: StoreDefinition, wanted: RowSelection, rows: AsyncGenerator[pa.RecordBatch, None]
+    definition: StoreDefinition,
+    wanted: RowSelection,
+    first: pa.RecordBatch | None,
+    rest: AsyncGenerator[pa.RecordBatch, None],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the rows as an Arrow stream. Each piece is one message of it."""
+    """Yield the rows as an Arrow stream. Each piece is one message of it. `first` is None if there is no batch."""
     yield stream_start(arrow_schema(definition, wanted.columns))
-    async for batch in rows:
-        if batch.num_rows:
-            yield stream_batch(batch)
+    if first is not None and first.num_rows:
+        yield stream_batch(first)
+    async with aclosing(rest) as rows:
+        async for batch in rows:
+            if batch.num_rows:
+                yield stream_batch(batch)
     yield STREAM_END
 
 

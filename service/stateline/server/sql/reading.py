@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -141,22 +141,28 @@ class TableReading:
             "fewer keys, or for read_committed."
         )
 
-    async def open_cut(
-        self, table: WantedTable, cut: KeptSnapshot, as_of: int | None, resources: AsyncExitStack, account: RowAccount
+    def open_cut(
+        self, table: WantedTable, cut: KeptSnapshot, as_of: int | None, account: RowAccount
     ) -> AsyncGenerator[bytes, None]:
-        """Open a table in a cut. `resources` close what is open here. Other nodes are asked when their rows are due."""
+        """Return the rows of a table in a cut. Parts are opened, and other nodes asked, when their rows are due. Close
+        the rows if they are not read to their end.
+
+        They raise `NotReadyError` if the cut is lost, and what its parts raise.
+        """
         definition, selection = table.store.definition, table.selection
         as_of = (2**63 - 2 if as_of is None else as_of) if table.is_as_of else None  # by default the latest
         wanted = RowSelection(
             table.read.columns, selection.range, selection.from_ms, selection.to_ms, as_of, selection.keys
         )
-        schema, own, snapshot_id = arrow_schema(definition, table.read.columns), self._nodes.own, cut.snapshot.id
+        schema, snapshot_id = arrow_schema(definition, table.read.columns), cut.snapshot.id
         parts = {each.node: [part for part in each.parts if part.store == definition.name] for each in cut.nodes}
-        here = await rows_of_parts(self._checkpoints, snapshot_id, parts.pop(own, ()), definition, wanted, resources)
+        own = parts.pop(self._nodes.own, ())
 
         async def found() -> AsyncGenerator[pa.RecordBatch, None]:
-            async for batch in here:
-                yield batch
+            # Which parts have a key is not known: any of them may have it.
+            async with aclosing(rows_of_parts(self._checkpoints, snapshot_id, own, definition, wanted)) as here:
+                async for batch in here:
+                    yield batch
             for node in (node for node, some in parts.items() if some):
                 async with AsyncExitStack() as asking:
                     members = {"store": definition.name, "wanted": wanted.to_json()}
@@ -217,10 +223,7 @@ async def _entries(scans: list[QueryRows]) -> AsyncGenerator[list[Any], None]:
                 break
             await let_others_in()
             scans[at] = QueryRows()  # `more` closes its rest if it fails
-            try:
-                scans[at] = await rows.rest.more(_STEP_ROWS)
-            except CursorExpiredError as error:
-                raise NotReadyError(f"A table could not be read to its end: ask again. {error}") from error
+            scans[at] = await rows.rest.more(_STEP_ROWS)
 
 
 async def _stream(
@@ -229,16 +232,21 @@ async def _stream(
     definition = table.store.definition
     schema = arrow_schema(definition, table.read.columns)
     made = (record_batch(definition, entries, schema) async for entries in found)
-    async for piece in _batches_as_stream(table, schema, made, account):
-        yield piece
+    async with aclosing(_batches_as_stream(table, schema, made, account)) as pieces:
+        async for piece in pieces:
+            yield piece
 
 
 async def _batches_as_stream(
     table: WantedTable, schema: pa.Schema, found: AsyncGenerator[pa.RecordBatch, None], account: RowAccount
 ) -> AsyncGenerator[bytes, None]:
     yield stream_start(schema)
-    async for batch in found:
-        if batch.num_rows:
-            account.add(table, batch.num_rows)
-            yield stream_batch(batch)
+    try:
+        async with aclosing(found) as batches:
+            async for batch in batches:
+                if batch.num_rows:
+                    account.add(table, batch.num_rows)
+                    yield stream_batch(batch)
+    except CursorExpiredError as error:
+        raise NotReadyError(f"{table.read.table!r} could not be read to its end: ask again. {error}") from error
     yield STREAM_END

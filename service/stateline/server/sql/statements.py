@@ -161,7 +161,7 @@ class Statements:
             cut = await resources.enter_async_context(self._cuts.cut(stores, max_age_ms, is_needed=without is not None))
             if isinstance(cut, SharedCut):
                 run.note_read(cut.age_ms)
-                return await self._open_cut(asked, wanted, cut, resources, account)
+                return self._open_cut(asked, wanted, cut, account)
             if without is not None:
                 raise SqlInvalidError(
                     f"{without.read.table} needs a snapshot unless its keys are named, and there can be none of a "
@@ -191,14 +191,13 @@ class Statements:
             shown = None
         return _Opened(sources, positions, no_cut, read_at_ms, shown)
 
-    async def _open_cut(
-        self, asked: SqlRequest, wanted: Sequence[WantedTable], cut: SharedCut, resources: AsyncExitStack,
-        account: RowAccount,
-    ) -> _Opened:  # fmt: skip
+    def _open_cut(
+        self, asked: SqlRequest, wanted: Sequence[WantedTable], cut: SharedCut, account: RowAccount
+    ) -> _Opened:
         sources: dict[int, AsyncIterator[bytes]] = {}
         positions = {}
         for each in wanted:
-            sources[each.read.number] = await self._reading.open_cut(each, cut.kept, asked.as_of, resources, account)
+            sources[each.read.number] = self._reading.open_cut(each, cut.kept, asked.as_of, account)
             parts = (part.position for part in cut.parts if part.store == each.store.name)
             positions[each.read.table] = Position.of(chain.from_iterable(parts))
         return _Opened(sources, positions, "", now_ms() - cut.age_ms)
