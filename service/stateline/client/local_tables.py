@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from stateline.client.sql import SqlAnswer, installed
-from stateline.sql.struct_types import converted, quoted
+from stateline.sql.struct_types import converted, quoted, times_of
 from stateline_store import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ class LocalTables:
 
         types = self._columns[self._tables(store)[-1]]
         arrays = {
-            name: array.view(pa.timestamp("ms", "UTC"))
-            if types.get(name) == _TIME and array.type == pa.int64()
-            else array
+            name: times_of(array) if types.get(name) == _TIME and array.type == pa.int64() else array
             for name, array in zip(batch.schema.names, batch.columns, strict=True)
         }
         self.connection.register("stateline_rows", pa.table(arrays))

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from stateline.sql.struct_types import converted, quoted
+from stateline.sql.struct_types import TIME, converted, quoted, times_of
 from stateline.sql.tables import SqlTable
 
 Rows = Callable[[int], Iterable[pa.RecordBatch]]
 """Gives the rows of a read by its number, once."""
 
 JSON = {b"ARROW:extension:name": b"arrow.json", b"ARROW:extension:metadata": b""}
-_TIME = pa.timestamp("ms", "UTC")
-_LATEST = pa.scalar((2**63 - 1) // 1000)  # DuckDB has microseconds, and unlimited windows end behind that
 
 
 class Feed:
@@ -87,14 +84,12 @@ class Feed:
         array = batch.column(place)
         if array.type == field.type:
             return array
-        if field.type == _TIME:
-            array = pc.min_element_wise(array, _LATEST, skip_nulls=False)  # a version that is valid ends nowhere
-        return array.view(field.type)
+        return times_of(array) if field.type == TIME else array.view(field.type)
 
 
 def _field(name: str, table: SqlTable, column: str) -> pa.Field:
     """Return the column as DuckDB scans it: JSON by its extension type, times as such."""
     kind, sql = table.schema.field(column).type, table.columns[column]
     if sql == "TIMESTAMPTZ" and kind == pa.int64():
-        kind = _TIME
+        kind = TIME
     return pa.field(name, kind, True, JSON if sql == "JSON" and kind == pa.utf8() else None)

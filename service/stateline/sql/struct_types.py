@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
@@ -23,6 +24,9 @@ from stateline.serde.plain import Serde
 from stateline.serde.protobuf import ProtobufSerde
 
 JSON = "JSON"
+TIME = pa.timestamp("ms", "UTC")
+"""TIMESTAMPTZ, as DuckDB scans it."""
+_LATEST = pa.scalar((2**63 - 1) // 1000)  # DuckDB has microseconds, and unlimited windows end behind that
 _TEXTS = ("VARCHAR", JSON)
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _FORMATS = {"date-time": "TIMESTAMPTZ", "date": "DATE", "uuid": "UUID"}
@@ -87,6 +91,11 @@ def converted(column: str, kind: str, given: pa.DataType) -> str:
 def has_parts(kind: str) -> bool:
     """Return whether this SQL type is a struct, a map or a list."""
     return kind.startswith(("STRUCT", "MAP")) or kind.endswith("[]")
+
+
+def times_of(milliseconds: pa.Array) -> pa.Array:
+    """Return these int64 milliseconds as `TIME`. A time behind DuckDB's last one is the last one, and null stays."""
+    return pc.min_element_wise(milliseconds, _LATEST, skip_nulls=False).view(TIME)
 
 
 def _struct(members: Iterable[tuple[str, str]]) -> str:

@@ -6,12 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import httpx
 import pytest
 
-from stateline.client import Client, Retries, Store
+from service.sql.rows import BY_NAME, answer, batch
+from stateline.client import Client, Retries, SqlAnswer, Store
+from stateline.client.local_tables import LocalTables
+from stateline.sql.engine import SqlEngine
 from stateline_store import ConfigurationError
 from support.http.blocking import blocking_client
 from support.http.faulty_proxy import Cut, FaultyProxy
@@ -53,6 +57,21 @@ def test_tables_are_those_of_the_server_for_every_kind_of_store(tmp_path: Path) 
                     assert [local.sql(sql).fetchall() for local in made] == [rows, rows], name
             tables = [{name for (name,) in local.sql("show tables").fetchall()} for local in made]
             assert tables == [{store.store for store in stores} | versions] * 2
+
+
+def test_an_unlimited_window_ends_where_it_does_in_the_servers_sql() -> None:
+    table = BY_NAME["windows"]
+    rows = [{"key": 1, "start": 0, "end": 2**63 - 1, "value": "{}", "timestamp": None}]
+    engine = SqlEngine(1 << 28)
+    engine.use_tables([table])
+    names, types = list(table.columns), [kind.replace("TZ", " WITH TIME ZONE") for kind in table.columns.values()]
+    of_server = [{"name": "windows", "column_names": names, "column_types": types}]
+    local = LocalTables(cast(SqlAnswer, of_server), ("windows",))
+    local.create("windows")
+    local.add("windows", batch(table, rows, names))
+    sql = 'select key, "end"::varchar as ended, timestamp from windows'
+    expected = answer(engine, sql, {"windows": rows})
+    assert local.connection.sql(sql).fetchall() == [tuple(row.values()) for row in expected]
 
 
 def _read(store: Store) -> int:
