@@ -127,6 +127,23 @@ async def test_a_cut_that_takes_long_to_make_holds_up_no_other() -> None:
     assert cluster.made == ["a", "b", "slow"]
 
 
+async def test_statements_at_once_share_a_cut_that_takes_longer_to_make_than_it_may_be_old() -> None:
+    cuts = cuts_of(cluster := Cluster())
+
+    async def reads(max_age_ms: int) -> None:
+        async with asked(cuts, "slow", max_age_ms=max_age_ms):
+            pass
+
+    for max_age_ms, made in ((100, 1), (0, 2)):  # for rows of now, one that began before a request came is too old
+        cluster.slow.clear()
+        cluster.made.clear()
+        waiting = [asyncio.create_task(reads(max_age_ms)) for _ in range(5)]
+        await asyncio.sleep(0.15)
+        cluster.slow.set()
+        await asyncio.gather(*waiting)
+        assert len(cluster.made) == made
+
+
 async def test_a_release_that_fails_ends_neither_sweep_nor_other_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateline.server.sql.cuts._SWEPT_EACH_S", 0.001)
     cuts = cuts_of(cluster := Cluster())

@@ -70,9 +70,9 @@ class Cuts:
     async def cut(
         self, stores: Sequence[ServedStore], max_age_ms: int, *, is_needed: bool
     ) -> AsyncIterator[SharedCut | str]:
-        """Give a snapshot of at least these stores that is at most `max_age_ms` old, and 10 s. It stays during the
-        block. If there can be no cut, give the reason: a store is in memory or global, or several nodes make none now
-        and it is not needed.
+        """Give a snapshot of at least these stores that is at most `max_age_ms` old at the call, and 10 s. It stays
+        during the block. If there can be no cut, give the reason: a store is in memory or global, or several nodes make
+        none now and it is not needed.
 
         Raises a `StatelineError` if the workers cannot make it now, and `TooManyRequestsError` if statements read all
         the cuts that there may be.
@@ -81,11 +81,12 @@ class Cuts:
             yield f"No snapshot has global tables and stores in memory: {', '.join(apart)}."
             return
         names, max_age_ms = frozenset(store.name for store in stores), min(max_age_ms, _LONGEST_AGE_MS)
-        found: SharedCut | str | None = self._find(names, max_age_ms)
+        asked_s = time.monotonic()
+        found: SharedCut | str | None = self._find(names, max_age_ms, asked_s)
         if found is None:
             making = self._making.setdefault(names, asyncio.Lock())
-            async with making:  # equal statements at once share one
-                found = self._find(names, max_age_ms) or await self._make(stores, is_needed=is_needed)
+            async with making:  # equal statements at once share one, however long it takes to make
+                found = self._find(names, max_age_ms, asked_s) or await self._make(stores, is_needed=is_needed)
         if isinstance(found, str):
             yield found
             return
@@ -116,9 +117,11 @@ class Cuts:
     def _is_over(self, cut: SharedCut) -> bool:
         return not cut.readers and (cut.is_lost or cut.age_ms >= cut.longest_age_ms)
 
-    def _find(self, names: frozenset[str], max_age_ms: int) -> SharedCut | None:
-        fresh = (cut for cut in self._cuts if names <= cut.stores and cut.age_ms < max_age_ms and not cut.is_lost)
-        return min(fresh, key=lambda cut: cut.age_ms, default=None)
+    def _find(self, names: frozenset[str], max_age_ms: int, asked_s: float) -> SharedCut | None:
+        """Return the newest cut that was young enough at this moment (`time.monotonic`)."""
+        earliest_s = asked_s - max_age_ms / 1000
+        fresh = (cut for cut in self._cuts if names <= cut.stores and cut.begun_s > earliest_s and not cut.is_lost)
+        return max(fresh, key=lambda cut: cut.begun_s, default=None)
 
     async def _make(self, stores: Sequence[ServedStore], *, is_needed: bool) -> SharedCut | str:
         names, begun_s = tuple(sorted(store.name for store in stores)), time.monotonic()
