@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 PATH = "/v1/sql"
 MAX_BODY_BYTES = 256 * 1024
 _LOOK_AGAIN_S = 0.05
+_BESIDE_S = 20.0
+"""How long an answer may take beside its own times: a query process may start, and its rows are rendered."""
 _PROBLEMS = (403, 404, 406, 412, 413, 421, 422, 429, 500, 501, 503, 504)
 _STREAMS = (NDJSON, CSV, ARROW)
 _ROWS = {
@@ -104,7 +106,7 @@ class SqlRoutes:
 
     async def _relayed(self, request: Request, asked: SqlRequest, visible: tuple[str, ...]) -> RenderedAnswer:
         """Return the answer of a scan process. It joins requests for rows of now."""
-        ask = partial(self._ask, request, asked.timeout_ms)
+        ask = partial(self._ask, request, asked)
         if asked.max_age_ms:
             key = asked.key(visible, asked.media_type, asked.details, takes_gzip(request.scope))
             answer = await self._shared.get(key, asked.max_age_ms, ask)
@@ -113,9 +115,24 @@ class SqlRoutes:
         observed().is_relayed = True
         return answer
 
-    async def _ask(self, request: Request, timeout_ms: int, run: Run[RenderedAnswer]) -> RenderedAnswer:
+    async def _ask(self, request: Request, asked: SqlRequest, run: Run[RenderedAnswer]) -> RenderedAnswer:
         headers = [each for each in request.scope["headers"] if each[0] != b"if-none-match"]
-        relayed = Request({**request.scope, "headers": headers})
+        patience_s = _longest_s(asked)
+        try:
+            async with asyncio.timeout(patience_s) as limit:
+                answer = await self._passed_on(Request({**request.scope, "headers": headers}), asked.timeout_ms)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise NotReadyError(
+                f"The scan process, which answers SQL, gave no answer within {patience_s:g} s: ask again. If it gives "
+                "none either, end that process, and the server starts another one."
+            ) from error
+        if answer.read_at_ms is not None:
+            run.note_read(answer.age_ms)
+        return answer
+
+    async def _passed_on(self, relayed: Request, timeout_ms: int) -> RenderedAnswer:
         until_s = time.monotonic() + timeout_ms / 1000
         while (stream := await self._large.answer(relayed)) is None:  # it starts, also after a crash
             if time.monotonic() > until_s:
@@ -124,12 +141,16 @@ class SqlRoutes:
                 async with self._limits.within(_LOOK_AGAIN_S):
                     await asyncio.Event().wait()
         try:
-            answer = await relayed_answer(stream)
+            return await relayed_answer(stream)
         except OSError as error:
             raise NotReadyError("The scan process, which answers SQL, ended while it answered: ask again.") from error
-        if answer.read_at_ms is not None:
-            run.note_read(answer.age_ms)
-        return answer
+
+
+def _longest_s(asked: SqlRequest) -> float:
+    """Return how long the scan process may take: the statement waits for its bound and for a query process, and runs.
+    To wait for a bound it needs a query process once more."""
+    statements = 2 if asked.wait_ms and asked.has_bound else 1
+    return (asked.wait_ms + statements * 2 * asked.timeout_ms) / 1000 + statements * _BESIDE_S
 
 
 _ASKED = (
