@@ -14,9 +14,9 @@ import pytest
 
 from stateline.server.guard.tokens import hash_of
 from support.processes.query_server import OwningWorker
-from support.processes.serve_process import Served, arguments_of, descendants_of, served, until_ready, wait_until
+from support.processes.serve_process import Served, served, until_ready, wait_until
+from support.processes.sql_processes import ENDLESS, query_processes
 
-ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r, aircraft"
 LONG_MS = 20_000
 
 
@@ -120,14 +120,11 @@ def test_a_statement_in_q_and_in_sql_is_refused(one: Served) -> None:
 
 
 def test_no_process_of_a_statement_is_left_when_its_deadline_is_told(one: Served) -> None:
-    def query_processes() -> set[int]:
-        return {pid for pid in descendants_of(one.process.pid) if "stateline.sql.process" in arguments_of(pid)}
-
-    wait_until(lambda: len(query_processes()) == 1)
-    (before,) = query_processes()
+    wait_until(lambda: len(query_processes(one)) == 1)
+    (before,) = query_processes(one)
     answer = asked(one, ENDLESS, timeout_ms=300)
     assert (answer.status_code, answer.json()["reason"]) == (504, "SQL_TIMEOUT")
-    assert before not in query_processes()
+    assert before not in query_processes(one)
 
 
 def test_servers_of_one_directory_keep_to_their_own_limits(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,11 +18,11 @@ import pytest
 
 from stateline.server.guard.tokens import hash_of
 from support.processes.query_server import OwningWorker
-from support.processes.serve_process import Served, arguments_of, descendants_of, halt, served, until_ready, wait_until
+from support.processes.serve_process import Served, halt, served, until_ready, wait_until
+from support.processes.sql_processes import ENDLESS, busy, query_processes, ticks_by_process, ticks_of
 
 COUNT = "select count(*) as n from aircraft"
 KEPT_MS = 60_000
-ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r, aircraft"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def scans_halted(one: Served) -> Iterator[None]:
 
 @contextmanager
 def queries_halted(one: Served) -> Iterator[None]:
-    found = [pid for pid in descendants_of(one.scans()[0]) if "stateline.sql.process" in arguments_of(pid)]
+    found = query_processes(one)
     assert found
     for pid in found:
         halt(pid)
@@ -167,32 +167,6 @@ def test_a_large_answer_is_kept_as_it_was_compressed(one: Served) -> None:
     assert json.loads(gzip.decompress(sent)) == rows
 
 
-def query_processes(one: Served) -> set[int]:
-    found = set()
-    for pid in descendants_of(one.process.pid):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ends
-            if "stateline.sql.process" in arguments_of(pid):
-                found.add(pid)
-    return found
-
-
-def ticks_of(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return int(fields[11]) + int(fields[12])
-
-
-def busy(one: Served) -> set[int]:
-    """The query processes that run a statement. One that starts takes less."""
-    found = set()
-    for pid in query_processes(one):
-        try:
-            if ticks_of(pid) > 250:
-                found.add(pid)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
-
-
 def sent(one: Served, method: str, sql: str) -> socket.socket:
     """The connection of a client that waits for the answer."""
     url = httpx.URL(one.url)
@@ -206,16 +180,35 @@ def sent(one: Served, method: str, sql: str) -> socket.socket:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_run_goes_on_for_whoever_waits_and_ends_when_nobody_does(one: Served, method: str) -> None:
-    sql, before = f"{ENDLESS} -- {method}", busy(one)
+    sql, before = f"{ENDLESS} -- {method}", ticks_by_process(one)
     first, second = sent(one, method, sql), sent(one, method, sql)
-    wait_until(lambda: bool(busy(one) - before))
+    wait_until(lambda: bool(busy(one, before)))
     first.close()
-    (pid,) = busy(one) - before
+    (pid,) = busy(one, before)
     ticks = ticks_of(pid)
     wait_until(lambda: ticks_of(pid) > ticks + 50)
-    assert busy(one) - before == {pid}
+    assert busy(one, before) == {pid}
     second.close()
     wait_until(lambda: pid not in query_processes(one))
+
+
+def test_a_scan_process_that_hangs_holds_up_its_callers_little_longer_than_their_statements_may_run(
+    one: Served,
+) -> None:
+    headers = {"Authorization": "Bearer first"}
+
+    def taken() -> list[str]:
+        lines = one.fresh("/metrics", headers=headers).text.splitlines()
+        return [line for line in lines if line.startswith("stateline_scans_in_progress")]
+
+    with scans_halted(one), ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(asked, one, COUNT, timeout=60, max_age_ms=age, timeout_ms=100) for age in (0, 1)]
+        wait_until(lambda: any(line.endswith(" 2.0") for line in taken()))
+        for answer in [each.result() for each in waiting]:
+            assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY"), answer.text
+            assert "gave no answer within 20.2 s" in answer.json()["detail"]
+        wait_until(lambda: all(line.endswith(" 0.0") for line in taken()))
+    assert asked(one, COUNT, max_age_ms=0).json() == [{"n": 300}]
 
 
 def test_a_statement_waits_for_the_scan_process_until_its_deadline(one: Served) -> None:
