@@ -10,8 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from stateline.query.values import Terms
 from stateline.server.guard.tokens import hash_of
-from support.processes.query_server import OwningWorker, wait_until
+from stateline.server.routing.query_routing import QueryRouting
+from stateline.server.state.served_stores import ServedStore
+from stateline_store import Position, StoreState
+from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 
 NAMES = {"N1": 1, "N2": 2, "N3": 3}
@@ -24,6 +28,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Here, Ow
     tokens.write_text(json.dumps({"tokens": [
         {"name": "all", "sha256": hash_of("all").hex(), "stores": "*"},
         {"name": "some", "sha256": hash_of("some").hex(), "stores": ["counts"]},
+        {"name": "both", "sha256": hash_of("both").hex(), "stores": ["counts", "places"]},
     ]}))  # fmt: skip
     tokens.chmod(0o600)
     worker = OwningWorker(directory / "state")
@@ -87,6 +92,81 @@ def test_rows_may_not_be_staler_than_asked(running: tuple[Here, OwningWorker]) -
 
 
 @pytest.mark.parametrize(
+    ("sql", "reads"),
+    [
+        ("select key from aircraft where key = 'N1'", "ask"),
+        ("select key from aircraft where key >= 'N1'", "scan_all"),
+        ("select a.key from aircraft a, counts c where a.key = 'N1' and c.key = 1", "ask"),
+    ],
+)
+def test_every_read_keeps_to_the_terms_of_its_statement(
+    running: tuple[Here, OwningWorker], monkeypatch: pytest.MonkeyPatch, sql: str, reads: str
+) -> None:
+    here, worker = running
+    seen: list[Terms] = []
+    read = getattr(QueryRouting, reads)
+
+    async def noted(self: QueryRouting, store: ServedStore, terms: Terms, *more: Any) -> Any:
+        seen.append(terms)
+        return await read(self, store, terms, *more)
+
+    monkeypatch.setattr(QueryRouting, reads, noted)
+    offsets = {partition: worker.offset(partition) for partition in range(PARTITIONS)}
+    bound = {"flights": {str(partition): offset for partition, offset in offsets.items() if offset >= 0}}
+    answer = asked(here, sql, require_active=True, max_staleness_ms=5_000, position_bound=bound)
+    assert answer.status_code == 200, answer.text
+    assert seen
+    for terms in seen:
+        assert terms.require_active
+        assert terms.bound.position == Position.from_json(bound)
+        assert terms.max_staleness_ms == 5_000 or "counts" in sql  # a cut is of owners
+
+
+def test_a_copy_that_is_not_active_is_refused_if_the_owner_must_answer(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    sql = "select count(*) as n from aircraft"
+    worker.set_state(StoreState.STANDBY)
+    try:
+        wait_until(lambda: asked(here, sql, require_active=True).status_code == 503)
+        assert asked(here, sql, require_active=True).json()["reason"] == "NOT_ACTIVE"
+        assert asked(here, sql).json() == [{"n": len(NAMES)}]
+    finally:
+        worker.set_state(StoreState.ACTIVE)
+    wait_until(lambda: asked(here, sql, require_active=True).status_code == 200)
+
+
+def test_a_cut_that_was_made_before_a_bound_is_not_shared(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    sql = "select (select count(*) from aircraft) as n, (select count(*) from counts) as m"
+    assert asked(here, sql, max_age_ms=10_000).json() == [{"n": len(NAMES), "m": 0}]
+    place = worker.put("new", {"seats": 5})
+    worker.commit()
+    try:
+        bound = {"flights": {str(place.partition): worker.offset(place.partition)}}
+        again = asked(here, f"{sql} -- again", max_age_ms=10_000, position_bound=bound, wait_ms=60_000)
+        assert (again.json(), again.headers["stateline-cut"]) == ([{"n": len(NAMES) + 1, "m": 0}], "true")
+    finally:
+        worker.put("new", None)
+        worker.commit()
+
+
+def test_what_is_shared_shows_each_token_the_rows_of_its_own_tables(running: tuple[Here, OwningWorker]) -> None:
+    here, _ = running
+    catalog = "select table_name from information_schema.tables order by 1"
+    everything = {row["table_name"] for row in asked(here, catalog, max_age_ms=60_000).json()}
+    assert "aircraft" in everything
+    assert asked(here, catalog, "some", max_age_ms=60_000).json() == [{"table_name": "counts"}]
+    of_cut = "select (select count(*) from counts) as n, (select count(*) from {}) as m"
+    large = "select (select count(*) from counts), (select count(*) from places), (select count(*) from aircraft)"
+    assert asked(here, large, max_age_ms=10_000).status_code == 200
+    assert asked(here, of_cut.format("places"), "both", max_age_ms=10_000).json() == [{"n": 0, "m": 0}]
+    for token in ("both", "some"):
+        refused = asked(here, of_cut.format("aircraft"), token, max_age_ms=10_000)
+        assert (refused.status_code, refused.json()["reason"]) == (422, "SQL_INVALID")
+        assert "does not exist" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "show tables",
@@ -105,8 +185,10 @@ def test_catalogs_list_the_tables_of_a_token_alone(running: tuple[Here, OwningWo
     here, _ = running
     everything, some = asked(here, sql), asked(here, sql, token="some")
     assert everything.status_code in (200, 403), everything.text
+    assert some.status_code == everything.status_code, some.text
     if everything.status_code == 200:
         assert "aircraft" in everything.text or "view" in sql
+        assert "counts" in some.text or "view" in sql
     for hidden in ("aircraft", "blobs", "places"):  # DuckDB has columns with "cache" in their names
         assert hidden not in some.text
 

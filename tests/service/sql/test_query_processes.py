@@ -214,6 +214,22 @@ def test_no_more_statements_run_than_may_and_a_spare_starts_before_it_is_needed(
     run(scene, most=2)
 
 
+def test_a_process_is_replaced_after_so_many_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateline.sql.pool._MOST_STATEMENTS", 3)
+
+    async def scene(pool: QueryProcesses) -> None:
+        used = []
+        for _ in range(4):
+            used.append(pids(pool)[-1])
+            assert await ask(pool, "SELECT 1 AS a") == [{"a": 1}]
+            while not pids(pool):
+                await asyncio.sleep(0.01)
+        assert used[0] == used[1] == used[2] != used[3]
+        assert pool.killed == 0
+
+    run(scene)
+
+
 def test_memory_is_bounded_and_its_process_replaced() -> None:
     async def scene(pool: QueryProcesses) -> None:
         (pid,) = pids(pool)
