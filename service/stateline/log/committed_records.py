@@ -1,5 +1,5 @@
-"""Reads the committed records between two offsets. Aborted records, transaction markers and compacted records leave
-gaps."""
+"""Reads the committed records between two offsets, or the one of an offset. Aborted records, transaction markers and
+compacted records leave gaps."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def records_between(
                 raise LogUnavailableError(
                     f"{left[0]} could not be read up to offset {bounds[left[0]][1] - 1}: {way_out}."
                 )
+
+
+def record_at(log: Log, place: TopicPartition, offset: int) -> Record | None:
+    """Return the record of this offset; None if the log has deleted it. Raises `LogUnavailableError` if the log gives
+    no record for 30 s."""
+    with closing(records_between(log, {place: (offset, offset + 1)}, "try again", at_once=1)) as records:
+        found = next(records, None)
+    return found if found is not None and found.offset == offset else None

@@ -9,7 +9,9 @@ The settings `deserialization.exception.handler` and `processing.exception.handl
 `production.exception.handler` is fail or skip, for a forwarded record that the log refuses.
 
 A dead letter has the record's own key, value and headers, and Kafka Streams' headers of KIP-1034. If the log would not
-take the record's timestamp, the dead letter gets the time now, and the record's own in a header.
+take the record's timestamp, the dead letter gets the time now, and the record's own in a header. A store of waiting
+rows does not keep their records: they are read from the log again. If the log has deleted one, its dead letter has no
+value.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ import logging
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from stateline.config.settings import Config
 from stateline.log.interface import Record
-from stateline.processing.records import OutputRecord
+from stateline.processing.records import HeldRecord, OutputRecord
 from stateline.serde.plain import shown
-from stateline_store import RecordError, StatelineError
+from stateline_store import RecordError, StatelineError, TopicPartition
 from stateline_store.clock import now_ms
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ Policy = Literal["fail", "skip", "dead-letter"]
 Reason: TypeAlias = Literal[
     "late", "no_key", "no_value", "no_timestamp", "stale", "too_far_ahead", "skipped", "dead_letter"
 ]
+ReadAgain: TypeAlias = Callable[[TopicPartition, int], Record | None]
+"""Returns the record of an offset, None if the log has deleted it."""
 _WHY: Mapping[str, str] = {
     "late": "came after their windows had closed, or their store's retention was over",
     "no_key": "have no key",
@@ -98,9 +102,10 @@ class FailureHandler:
         processing: Policy,
         dead_letter_topic: str | None,
         production: Literal["fail", "skip"] = "fail",
+        read_again: ReadAgain = lambda place, offset: None,
     ) -> None:
         self._reading, self._processing, self._production = reading, processing, production
-        self._topic = dead_letter_topic
+        self._topic, self._read_again = dead_letter_topic, read_again
         self._dead_letters: list[OutputRecord] = []
         self.skipped = 0
         self.dead_lettered = 0
@@ -110,12 +115,13 @@ class FailureHandler:
         self._logged_s: dict[tuple[str, Reason], float] = {}
 
     @classmethod
-    def of(cls, config: Config) -> FailureHandler:
+    def of(cls, config: Config, read_again: ReadAgain = lambda place, offset: None) -> FailureHandler:
         return cls(
             config.deserialization_exception_handler,
             config.processing_exception_handler,
             config.dead_letter_topic,
             config.production_exception_handler,
+            read_again,
         )
 
     @property
@@ -211,6 +217,9 @@ class FailureHandler:
         if policy == "fail":
             raise RecordError(f"{described} Mend it, or set {setting} to skip or dead-letter.") from error
         if policy == "dead-letter" and self._topic is not None:
+            if isinstance(record, HeldRecord):
+                read = self._read_again(TopicPartition(record.topic, record.partition), record.offset)
+                record = record._replace(value=None) if read is None else read
             self._dead_letters.append(dead_letter(self._topic, record, error, at_ms))
             self.dead_lettered += 1
             became: Reason = "dead_letter"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from stateline.log.interface import Headers
+from stateline.log.interface import Headers, Record
 from stateline.log.timestamps import checked_timestamp
 from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.topic import Topic
@@ -23,6 +23,13 @@ class InputRecord(NamedTuple):
     key: Any
     value: Any
     headers: Headers = ()
+
+
+class HeldRecord(Record):
+    """An input record, as a store of rows that wait knows it: its place and headers, and the row's key, value and
+    timestamp. A step before may have changed the value."""
+
+    __slots__ = ()
 
 
 class OutputRecord(NamedTuple):

@@ -24,6 +24,7 @@ from stateline.processing.operators.buffered_changes import BufferedChanges
 from stateline.processing.operators.grouping import with_key_and_value, with_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import LazyColumn, Rows
+from stateline.processing.records import HeldRecord
 from stateline.serde.buffered_change import BufferedChange
 
 _TIME = struct.Struct(">bq")
@@ -93,5 +94,5 @@ class HoldBack:
 
 def _left(name: bytes, row: BufferedChange) -> _Leaving:
     key = name[_TIME.size : -_NUMBER.size]
-    record = Record(row.topic, row.partition, row.offset, row.timestamp_ms, key, row.new, row.headers)
+    record = HeldRecord(row.topic, row.partition, row.offset, row.timestamp_ms, key, row.new, row.headers)
     return key, row.new, row.timestamp_ms, record

@@ -16,6 +16,7 @@ from stateline.model.record_size import refuse_too_large
 from stateline.processing.operators.buffered_changes import BufferedChanges
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes
+from stateline.processing.records import HeldRecord
 from stateline.serde.buffered_change import BufferedChange
 from stateline.serde.plain import shown
 from stateline_store import RecordError
@@ -98,7 +99,7 @@ def _changes(gone: list[tuple[bytes, BufferedChange]]) -> Changes:
         [change.new for _, change in gone],
         [change.timestamp_ms for _, change in gone],
         [
-            Record(change.topic, change.partition, change.offset, change.timestamp_ms, key, change.new, change.headers)
-            for key, change in gone
+            HeldRecord(each.topic, each.partition, each.offset, each.timestamp_ms, key, each.new, each.headers)
+            for key, each in gone
         ],
     )

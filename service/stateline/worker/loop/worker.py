@@ -32,6 +32,7 @@ from stateline.deployment.stores.new_stores import say_new_stores
 from stateline.deployment.stores.topology_file import read_counted
 from stateline.deployment.workers.entries import WorkerEntries, WorkerEntry
 from stateline.dsl.app import App
+from stateline.log.committed_records import record_at
 from stateline.log.interface import Log
 from stateline.model.reset_command import says_how_to_begin_anew
 from stateline.model.standby_placement import Placeable
@@ -96,7 +97,7 @@ class Worker:
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
         self._admin = log.admin()
-        self.failures = FailureHandler.of(config)
+        self.failures = FailureHandler.of(config, partial(record_at, log))
         self._figures = Figures(time.monotonic())
         context = self.context = WorkerContext(
             config, topology, log, self._admin, directory, self._files, self._lease, self._queries, clock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from service.worker.operators.operator_scene import Scene
 from stateline import App, serdes
 from stateline.testing import TestDriver
-from stateline_store import InvalidArgumentError, TopologyError
+from stateline_store import InvalidArgumentError, TopicPartition, TopologyError
 from support.apps import grace_app
-from support.apps.grace_app import GRACE_MS, Given, Left, Oracle
+from support.apps.grace_app import GRACE_MS, HISTORY_MS, Given, Left, Oracle
 
 
 def records(count: int, seed: int) -> tuple[list[Given], list[Given]]:
@@ -116,6 +117,32 @@ def test_a_row_without_a_key_is_joined_at_once_by_a_left_join_and_dropped_by_an_
         driver.pipe("trades", "a", "y", timestamp_ms=GRACE_MS)
         assert [(each.key, each.value) for each in driver.read("rated")] == [(None, "x|None")]
         assert len(list(driver.store("waiting-Buffer").all())) == 1
+
+
+def test_a_dead_letter_of_a_row_that_waited_is_its_input_record() -> None:
+    letters = {"processing.exception.handler": "dead-letter", "errors.dead.letter.queue.topic.name": "dead"}
+    app = App("app", config=letters)
+    rates = app.table("rates", key=serdes.string, value=serdes.string, versioned=timedelta(milliseconds=HISTORY_MS))
+    trades = app.stream("trades", key=serdes.string, value=serdes.string)
+
+    def refused(trade: str, rate: str | None) -> str:
+        raise ValueError(trade)
+
+    upper = trades.map_values(lambda key, value: value.upper())
+    upper.left_join(rates, refused, grace=timedelta(milliseconds=GRACE_MS), store="waiting").to("rated")
+    with TestDriver(app) as driver:
+        driver.pipe("trades", "k", "kept", timestamp_ms=0, headers=(("h", b"1"),))
+        driver.pipe("trades", "k", "deleted", timestamp_ms=1)
+        driver.restart()
+        driver.pipe("trades", "k", "last", timestamp_ms=GRACE_MS)
+        (kept,) = driver.dead_letters()
+        assert (kept.key, kept.value, kept.timestamp_ms, kept.offset, kept.message) == (b"k", b"kept", 0, 0, "KEPT")
+        assert kept.headers[0] == ("h", b"1")
+        with closing(driver._place.log.admin()) as admin:
+            admin.delete_records({TopicPartition("trades", 0): 2})
+        driver.pipe("trades", "k", "later", timestamp_ms=GRACE_MS + 1)
+        (deleted,) = driver.dead_letters()
+        assert (deleted.key, deleted.value, deleted.offset, deleted.message) == (b"k", None, 1, "DELETED")
 
 
 def declared(**options: Any) -> App:

@@ -130,6 +130,24 @@ def test_a_worker_that_is_killed_under_exactly_once_lets_each_change_leave_once(
     assert len(oracle.left) > 1_000
 
 
+def test_a_dead_letter_of_a_change_that_waited_is_its_input_record() -> None:
+    letters = {"processing.exception.handler": "dead-letter", "errors.dead.letter.queue.topic.name": "dead"}
+    app = App("app", config=letters)
+    texts = app.stream("texts", key=serdes.string, value=serdes.string).map_values(lambda key, value: value.upper())
+
+    def refused(key: str, value: str) -> None:
+        raise ValueError(value)
+
+    wait = until_time_limit(timedelta(milliseconds=WAIT_MS))
+    texts.to_table("upper").suppress(wait, name="waiting").to_stream().peek(refused)
+    with TestDriver(app) as driver:
+        driver.pipe("texts", "k", "first", timestamp_ms=0)
+        driver.restart()
+        driver.pipe("texts", "j", "second", timestamp_ms=WAIT_MS)
+        (letter,) = driver.dead_letters()
+    assert (letter.key, letter.value, letter.offset, letter.message) == (b"k", b"first", 0, "FIRST")
+
+
 KEYS = st.sampled_from(["a", "b", "c"])
 RECORDS = st.lists(st.tuples(KEYS, st.none() | st.sampled_from(["x", "y"]), st.integers(0, 400)), max_size=25)
 
