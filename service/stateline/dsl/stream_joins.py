@@ -67,12 +67,13 @@ def join_of_streams(
         definitions.append(kept(StoreDefinition(unmatched, "key_value", *types, persistent)))
     stored = definitions[0].value, definitions[1].value
     name = f"{'join' if kind == 'inner' else f'{kind}_join'} {store or names.left}"
-    joined = JoinedStreams(name, kind, joiner, windows, *stored, value, (names.left, names.right), names.unmatched)
+    pair, is_self = (names.left, names.right), left_node is right_node
+    joined = JoinedStreams(name, kind, joiner, windows, *stored, value, pair, names.unmatched, is_self)
     node = OperatorNode(name, partial(StreamJoin, joined), tuple(definitions), in_order=True, joins_streams=True)
     for is_left, parent in ((True, left_node), (False, right_node)):
         side = OperatorNode(f"{'left' if is_left else 'right'} side", partial(SideOfJoin, is_left))
         parent.then(side).then(node)
-    if kind == "inner" and left_node is right_node:
+    if kind == "inner" and is_self:
 
         def use_one_store(is_one: bool) -> None:
             names_used = (names.left, names.left) if is_one else joined.stores

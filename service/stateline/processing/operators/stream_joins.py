@@ -37,7 +37,8 @@ class JoinedStreams(NamedTuple):
     """The parts that both sides of a join have in common. `joiner` gets the key's bytes, then the left and the right
     value. `left` and `right` are the serdes of their values, `value` is that of the result. `stores` are the names of
     the left and the right store: the same one for a self-join that keeps its rows once (KIP-862). `unmatched` is that
-    of the store of rows without a partner."""
+    of the store of rows without a partner. `is_self`: both sides are one stream, so each row comes once as a left one
+    and once as a right one, in the same order."""
 
     name: str
     kind: JoinKind
@@ -48,6 +49,7 @@ class JoinedStreams(NamedTuple):
     value: Serde
     stores: tuple[str, str]
     unmatched: str | None
+    is_self: bool
 
 
 class SideOfJoin:
@@ -148,8 +150,13 @@ class StreamJoin:
         def fits(row: tuple[bytes | None, bytes | None, Record]) -> None:
             refuse_too_large((row[0] or b"") + bytes(_OVERHEAD_BYTES), row[1], context.max_record_bytes, row[2].headers)
 
-        places = [place for place, _ in context.each(self._joined.name, batch.records, rows, fits)]
-        return batch.pick(places)
+        asked, twins = list(range(len(rows))), dict[int, int]()
+        if self._joined.is_self:  # the left one decides for both
+            asked, rights = ([n for n in asked if batch.are_left[n] is side] for side in (True, False))
+            twins = dict(zip(asked, rights, strict=True))
+        records, given = [batch.records[n] for n in asked], [rows[n] for n in asked]
+        fitting = [asked[place] for place, _ in context.each(self._joined.name, records, given, fits)]
+        return batch.pick(sorted([*fitting, *(twins[n] for n in fitting if n in twins)]))
 
     def _results(self, batch: SideRows, pairs: Sequence[_Pair]) -> Rows:
         joined = self._joined

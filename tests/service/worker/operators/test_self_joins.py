@@ -11,12 +11,14 @@ from stateline.model.unnamed_stores import check_names
 from stateline.testing import Record, TestDriver
 
 ONE_STORE = {"topology.optimization": "single.store.self.join"}
+LONG = "x" * 990_000
 ROWS = [("k", "a", 0), ("k", "b", 5), (None, "x", 6), ("k", None, 6), ("k", "c", 5), ("j", "d", 9), ("k", "e", 90)]
 
 
 def declared(kind: str = "join", store: str | None = "j") -> App:
     app = App("self")
     rows = app.stream("in", key=serdes.string, value=serdes.string)
+    rows = rows.map_values(lambda key, value: value and value.replace("long", LONG))
     join = getattr(rows, kind)
     join(rows, lambda one, other: f"{one}{other}", within=JoinWindows(timedelta(milliseconds=10)), store=store).to(
         "out"
@@ -49,6 +51,17 @@ def test_a_dropped_row_counts_once_in_one_store(caplog: pytest.LogCaptureFixture
         driver.pipe("in", "k", None)
     assert "have no key: 1 so far" in caplog.text
     assert "have no value: 1 so far" in caplog.text
+
+
+@pytest.mark.parametrize("settings", [ONE_STORE, {}], ids=["one-store", "two-stores"])
+@pytest.mark.parametrize("kind", ["join", "outer_join"])
+def test_a_row_that_is_too_large_is_one_dead_letter_and_others_are_joined(kind: str, settings: dict[str, str]) -> None:
+    letters = {"processing.exception.handler": "dead-letter", "errors.dead.letter.queue.topic.name": "dead"}
+    with TestDriver(declared(kind), config={**settings, **letters}) as driver:
+        rows = [("k", "a", 0), ("k", "long", 1), ("k", "b", 2)]
+        driver.pipe_all("in", [Record(key, value, at_ms) for key, value, at_ms in rows])
+        assert [letter.offset for letter in driver.dead_letters()] == [1]
+        assert [row.value for row in driver.read("out")] == ["aa", "ba", "ab", "bb"]
 
 
 @pytest.mark.parametrize("kind", ["left_join", "outer_join"])
