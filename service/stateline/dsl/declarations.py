@@ -75,6 +75,7 @@ class Declarations:
             raise wrong_kind(operator, topic, "topic")
         if isinstance(topic, Topic):
             wanted = self._topics.get(topic.name, topic)
+            key, value = key or topic.key, value or topic.value
         else:
             new = Topic(checked_name("topic", topic), key or serdes.bytes, value or serdes.bytes)
             wanted = self._topics.get(new.name, new)
@@ -123,12 +124,14 @@ class Declarations:
         known = not isinstance(topic, str) or topic in self._topics
         return self.topic(operator, topic) if known else self.topic(operator, topic, key, value)
 
-    def chosen_topic(self, name: str, key: Serde, value: Serde) -> Topic:
-        """Return the declared topic of this name, else one with these serdes, which stays undeclared."""
+    def chosen_topic(self, given: str | Topic, key: Serde, value: Serde) -> Topic:
+        """Return the declared topic. Else a `Topic` keeps its types, a name gets these serdes, and both stay
+        undeclared."""
+        name = given if isinstance(given, str) else given.name
         if (known := self._topics.get(name)) is not None:
-            return known
-        topic = checked_name("topic", name)
-        return Topic(topic, self._bound(key, topic, "key"), self._bound(value, topic, "value"))
+            return known if isinstance(given, str) else self.topic("to", given)
+        new = Topic(checked_name("topic", name), key, value) if isinstance(given, str) else given
+        return replace(new, key=self._bound(new.key, name, "key"), value=self._bound(new.value, name, "value"))
 
     def is_declared(self, topic: str | Topic) -> bool:
         """Whether the types of this topic are known."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from stateline import App, serdes
+from stateline import App, Topic, serdes
 from stateline.dsl.streams import Stream
+from stateline.log import NewTopic
 from stateline.testing import Record, TestDriver
-from stateline_store import RecordError, TopologyError
+from stateline_store import RecordError, TopicPartition, TopologyError
 
 
 def rows(app: App) -> Stream:
@@ -28,6 +30,30 @@ def test_each_row_goes_to_the_topic_that_the_function_returns_in_that_topics_typ
         for value in ("x", "1", "y", "x"):
             driver.pipe("rows", "k", value)
         assert [read(driver, topic) for topic in ("to-x", "to-y", "number")] == [["x", "x"], ["y"], ["1"]]
+
+
+def test_a_topic_that_was_not_declared_keeps_its_own_types() -> None:
+    app, length = App("chosen"), Topic("length", serdes.string, serdes.int64)
+    lengths = rows(app).map_values(lambda key, value: len(value), value=serdes.json)
+    lengths.to(lambda key, value: length if value < 5 else "long", topics=["long"])
+    with TestDriver(app, partitions={"rows": 1}) as driver:
+        with closing(driver._place.log.admin()) as admin:
+            admin.create_topics([NewTopic("length", 1)])
+        driver.pipe_all("rows", [Record("k", "text"), Record("k", "longer")])
+        with closing(driver._place.log.consumer()) as consumer:
+            consumer.assign({TopicPartition("length", 0): 0})
+            assert [record.value for record in consumer.poll(2, 1.0)] == [serdes.int64.serialize(4)]
+        assert read(driver, "long") == [6]
+
+
+def test_types_that_differ_from_the_declared_ones_are_refused() -> None:
+    app, other = App("chosen"), Topic("out", serdes.string, serdes.int64)
+    rows(app).to("out")
+    with pytest.raises(TopologyError, match=r"'out' is declared in .* with key string and value string"):
+        rows(app).to(other)
+    rows(app).to(lambda key, value: other)
+    with TestDriver(app) as driver, pytest.raises(RecordError, match=r"'out' is declared in .* and value string"):
+        driver.pipe("rows", "k", "v")
 
 
 def test_a_function_of_three_parameters_also_gets_the_record() -> None:

@@ -20,6 +20,9 @@ Partitioner: TypeAlias = Callable[[str, Any, Any, int], int | Iterable[int] | No
 """Takes the topic, the key, the value and the number of partitions. Returns the partition, or several. None is that of
 the key, an empty list drops the row (Kafka Streams' `StreamPartitioner`, KIP-837)."""
 
+_Chosen: TypeAlias = str | tuple[str, str, str]
+"""The name of a topic, or its name and those of its types."""
+
 
 class _Target:
     """Makes records of rows for one topic. Rows of windows and sessions go to their inner key's partition, unless there
@@ -87,40 +90,40 @@ class TopicSink:
 
 class ChosenTopicSink:
     """Writes each row to the topic that `choose` names for its key, value and record (`InputRecord`, with the row's
-    timestamp). `topic_of` returns the topic of a name."""
+    timestamp). `topic_of` returns the topic with its serdes, from what `choose` returns."""
 
     def __init__(
         self,
         name: str,
         choose: Callable[[Any, Any, InputRecord], object],
-        topic_of: Callable[[str], Topic],
+        topic_of: Callable[[str | Topic], Topic],
         partitioner: Partitioner | None,
         context: OperatorContext,
     ) -> None:
         self._name, self._choose, self._topic_of = name, choose, topic_of
         self._partitioner, self._context = partitioner, context
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[_Chosen, _Target] = {}
 
     def process(self, rows: Rows) -> None:
         makers = {name: target.maker(rows) for name, target in self._targets.items()}
 
         def made(place: int) -> list[OutputRecord]:
-            name = self._chosen(rows, place)
+            chosen = self._chosen(rows, place)
+            name: _Chosen = chosen if isinstance(chosen, str) else (chosen.name, chosen.key.name, chosen.value.name)
             if name not in makers:
-                target = self._targets[name] = _Target(self._topic_of(name), self._partitioner, self._context)
+                target = self._targets[name] = _Target(self._topic_of(chosen), self._partitioner, self._context)
                 makers[name] = target.maker(rows)
             return makers[name](place)
 
         for _, records in self._context.each(self._name, rows.records, range(len(rows.records)), made):
             self._context.outputs += records
 
-    def _chosen(self, rows: Rows, place: int) -> str:
+    def _chosen(self, rows: Rows, place: int) -> str | Topic:
         record, key, value = rows.records[place], rows.keys.typed[place], rows.values.typed[place]
         given = InputRecord(
             record.topic, record.partition, record.offset, rows.timestamps[place], key, value, record.headers
         )
         chosen = refuse_unrun(self._choose(key, value, given))
-        name = chosen.name if isinstance(chosen, Topic) else chosen
-        if not isinstance(name, str):
+        if not isinstance(chosen, str | Topic):
             raise TopologyError(f"The function gave {shown(chosen)} as the topic of a row: give a topic, or its name.")
-        return name
+        return chosen
