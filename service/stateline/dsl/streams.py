@@ -222,7 +222,8 @@ class Stream:
         exist, ``production.exception.handler`` handles the row.
 
         `partitioner` chooses the partition from (topic, key, value, number of partitions), from 0 on. It returns
-        a number, a list of numbers, or None for the partition of the key. An empty list drops the row.
+        a number, a list of numbers, or None for the partition of the key. With an empty list, the row is dropped and
+        counted.
         """
         self._node.then(output(self._declarations, topic, topics, partitioner, self.key, self.value))
 

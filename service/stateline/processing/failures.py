@@ -41,7 +41,7 @@ DEAD_LETTER = "__streams.errors."
 
 Policy = Literal["fail", "skip", "dead-letter"]
 Reason: TypeAlias = Literal[
-    "late", "no_key", "no_value", "no_timestamp", "stale", "too_far_ahead", "skipped", "dead_letter"
+    "late", "no_key", "no_value", "no_partition", "no_timestamp", "stale", "too_far_ahead", "skipped", "dead_letter"
 ]
 ReadAgain: TypeAlias = Callable[[TopicPartition, int], Record | None]
 """Returns the record of an offset, None if the log has deleted it."""
@@ -49,6 +49,7 @@ _WHY: Mapping[str, str] = {
     "late": "came after their windows had closed, or their store's retention was over",
     "no_key": "have no key",
     "no_value": "have no value",
+    "no_partition": "got no partition from the partitioner",
     "no_timestamp": "have no valid timestamp",
     "stale": "answer a left row that has changed since",
 }

@@ -90,7 +90,7 @@ def test_a_result_that_is_no_topic_meets_the_processing_handler() -> None:
 CHOICES = {"one": 1, "all": [0, 1, 2], "none": [], "as usual": None}
 
 
-def test_a_partitioner_chooses_one_partition_or_several_or_none() -> None:
+def test_a_partitioner_chooses_one_partition_or_several_or_none(caplog: pytest.LogCaptureFixture) -> None:
     app = App("parts")
 
     def choose(topic: str, key: str, value: str, partitions: int) -> Any:
@@ -104,6 +104,8 @@ def test_a_partitioner_chooses_one_partition_or_several_or_none() -> None:
         (home,) = {record.partition for record in driver.read("plain")}
         found = sorted((record.value, record.partition) for record in driver.read("out"))
         assert found == sorted([("one", 1), *(("all", n) for n in range(3)), ("as usual", home)])
+        (told,) = [line for line in caplog.messages if "drops records" in line]
+        assert told == "Step 'to out' drops records that got no partition from the partitioner: 1 so far, of 4 records"
 
 
 @pytest.mark.parametrize("wrong", [3, -1, "1", True, [0, 7]])

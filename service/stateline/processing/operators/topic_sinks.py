@@ -18,7 +18,7 @@ from stateline_store import InvalidArgumentError, TopologyError
 
 Partitioner: TypeAlias = Callable[[str, Any, Any, int], int | Iterable[int] | None]
 """Takes the topic, the key, the value and the number of partitions. Returns the partition, or several. None is that of
-the key, an empty list drops the row (Kafka Streams' `StreamPartitioner`, KIP-837)."""
+the key. With an empty list, the row is dropped and counted (Kafka Streams' `StreamPartitioner`, KIP-837)."""
 
 _Chosen: TypeAlias = str | tuple[str, str, str]
 """The name of a topic, or its name and those of its types."""
@@ -75,6 +75,14 @@ class _Target:
         return [*partitions]
 
 
+def _write_each(name: str, rows: Rows, make: Callable[[int], list[OutputRecord]], context: OperatorContext) -> None:
+    dropped = 0
+    for _, made in context.each(name, rows.records, range(len(rows.records)), make):
+        context.outputs += made
+        dropped += not made
+    context.failures.drop(dropped, "no_partition")
+
+
 class TopicSink:
     """Writes each row with its timestamp and its record's headers to one topic."""
 
@@ -83,9 +91,7 @@ class TopicSink:
         self._target = _Target(topic, partitioner, context)
 
     def process(self, rows: Rows) -> None:
-        make = self._target.maker(rows)
-        for _, made in self._context.each(self._name, rows.records, range(len(rows.records)), make):
-            self._context.outputs += made
+        _write_each(self._name, rows, self._target.maker(rows), self._context)
 
 
 class ChosenTopicSink:
@@ -115,8 +121,7 @@ class ChosenTopicSink:
                 makers[name] = target.maker(rows)
             return makers[name](place)
 
-        for _, records in self._context.each(self._name, rows.records, range(len(rows.records)), made):
-            self._context.outputs += records
+        _write_each(self._name, rows, made, self._context)
 
     def _chosen(self, rows: Rows, place: int) -> str | Topic:
         record, key, value = rows.records[place], rows.keys.typed[place], rows.values.typed[place]
