@@ -65,6 +65,7 @@ class Declarations:
         self.store_format = "DEFAULT"  # until the settings in force are known (`App.configure`)
         self.optimization = "none"
         self.auto_repartition = False  # as the `App` says, before the first step
+        self.moved: dict[str, OperatorNode | Root] = {}  # name of such a repartition → where its rows come from
 
     # Topics
 
@@ -151,7 +152,8 @@ class Declarations:
         if topic.name in self._roots:
             raise TopologyError(
                 f"A stream is already repartitioned through {topic.name!r} in {self._names.place('topic', topic.name)}."
-                " Give this one another name, or use the stream that the `repartition` or `group_by` there returned."
+                ' Give this one another name, with .repartition("a-name") before the step, or use the stream that the '
+                "`repartition` or `group_by` there returned."
             )
 
     def claim_outputs(self, writer: str, topics: Iterable[Topic]) -> None:

@@ -447,8 +447,16 @@ class Stream:
             )
 
     def _by_key(self, name: str) -> Stream:
-        """Return this stream with the rows of a key in one partition, through a topic of this name if it must be."""
-        return self.repartition(name) if self._rekeyed else self
+        """Return this stream with the rows of a key in one partition, through a topic of this name if it must be. Steps
+        with one name share the topic of a stream, as in Kafka Streams."""
+        if not self._rekeyed:
+            return self
+        if self._declarations.moved.get(name) is self._node:
+            topic = self._declarations.repartition(name, self.key, self.value)
+            return Stream(self._declarations, self._declarations.stream_root(topic), topic.key, topic.value)
+        moved = self.repartition(name)
+        self._declarations.moved[name] = self._node
+        return moved
 
 
 @says_where

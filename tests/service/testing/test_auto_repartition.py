@@ -80,6 +80,27 @@ def test_rows_of_a_key_meet_in_one_partition() -> None:
         assert sorted(row.value for row in driver.read("priced")) == [f"a{number}+9" for number in range(8)]
 
 
+def test_joins_of_a_stream_with_one_table_share_a_topic() -> None:
+    app, rows = declared()
+    table = prices(app)
+    rows.join(table, pair).to("one")
+    rows.join(table, lambda row, price: f"{row}*{price}").to("two")
+    with TestDriver(app, partitions=2) as driver:
+        driver.pipe("prices", "a", "9")
+        driver.pipe("in", "k", "ab")
+        assert [row.value for topic in ("one", "two") for row in driver.read(topic)] == ["ab+9", "ab*9"]
+        assert len(driver.read("auto-prices-join-repartition")) == 1
+
+
+def test_a_join_of_another_stream_with_the_table_says_how_to_name_its_topic() -> None:
+    app, rows = declared()
+    table, others = prices(app), other(app).select_key(lambda key, value: value)
+    rows.join(table, pair).to("one")
+    with pytest.raises(TopologyError, match=r'another name, with \.repartition\("a-name"\) before the step'):
+        others.join(table, pair)
+    others.repartition("others").join(table, pair).to("two")
+
+
 @pytest.mark.parametrize("auto", [None, False, "off", 0])
 def test_without_it_the_advice_names_repartition(auto: object) -> None:
     _, rows = declared(auto=auto)
