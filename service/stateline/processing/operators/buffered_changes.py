@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush, nsmallest
+from heapq import heappop, heappush
 
 from stateline.log.interface import Headers
 from stateline.processing.changelog import BUFFER_VERSION, origin
@@ -11,7 +11,8 @@ from stateline.serde.buffered_change import BufferedChange, read_buffered
 from stateline_store import KeyValueStore, TransactionalStore
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
-_MOST = 50_000  # keys that are remembered of one store and partition, about
+_MOST_BYTES = 8 * 1024 * 1024  # of what is remembered of one store and partition; twice that for a moment
+_ENTRY_BYTES = 130  # of a remembered row besides its key's: a tuple, a number, the head of the key, a place in the heap
 
 
 class BufferedChanges:
@@ -19,8 +20,8 @@ class BufferedChanges:
     those of changelog records. `see` is called with the key of each row that is there at first. Rows leave by their
     times, then by their keys.
 
-    It remembers the times and keys of the rows that leave next, in a heap. If they are too many, it forgets the later
-    ones, and looks through the store when the others have left.
+    It remembers the times and keys of the rows that leave next, in a heap. If they take too much memory, it forgets the
+    later ones, and looks through the store when the others have left.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class BufferedChanges:
         self._changed: dict[bytes, bytes | None] = {}  # in this slice
         self._next: list[tuple[int, bytes]] = []
         self._known_to: tuple[int, bytes] | None = None  # None: all are known
+        self._bytes = 0
         self.count, self.size, self.newest_ms = 0, 0, -1
         self._look_further(self._counted(see))
 
@@ -52,12 +54,7 @@ class BufferedChanges:
             self.size += change.size(key) - (0 if before is None else before.size(key))
         if before is None:
             self.count += 1
-            entry = (change.time_ms, key)
-            if self._known_to is None or entry <= self._known_to:
-                heappush(self._next, entry)
-                if len(self._next) > 2 * _MOST:
-                    self._next = nsmallest(_MOST, self._next)
-                    self._known_to = self._next[-1]
+            self._remember((change.time_ms, key))
 
     def first(self) -> tuple[int, bytes] | None:
         """Return the time and key of the row that leaves next; None if there is none."""
@@ -69,6 +66,7 @@ class BufferedChanges:
     def take_first(self) -> tuple[bytes, BufferedChange]:
         """Remove the row that leaves next."""
         _, key = heappop(self._next)
+        self._bytes -= _ENTRY_BYTES + len(key)
         row = self._changed[key] if key in self._changed else self._store.get(key)
         change = read_buffered(row or b"")
         self._changed[key] = None
@@ -87,8 +85,23 @@ class BufferedChanges:
             self._store.keep_origins({key: self._origin(row, now_ms) for key, row in self._changed.items()})
 
     def _look_further(self, entries: Iterator[tuple[int, bytes]]) -> None:
-        self._next = nsmallest(_MOST, entries)  # a sorted list is a heap
-        self._known_to = self._next[-1] if len(self._next) == _MOST else None
+        self._next, self._known_to, self._bytes = [], None, 0
+        for entry in entries:
+            self._remember(entry)
+
+    def _remember(self, entry: tuple[int, bytes]) -> None:
+        if self._known_to is not None and entry > self._known_to:
+            return
+        heappush(self._next, entry)
+        self._bytes += _ENTRY_BYTES + len(entry[1])
+        if self._bytes > 2 * _MOST_BYTES and len(self._next) > 1:
+            self._forget_later_ones()
+
+    def _forget_later_ones(self) -> None:
+        self._next.sort()  # a sorted list is a heap
+        while self._bytes > _MOST_BYTES and len(self._next) > 1:
+            self._bytes -= _ENTRY_BYTES + len(self._next.pop()[1])
+        self._known_to = self._next[-1]
 
     def _entries(self) -> Iterator[tuple[int, bytes]]:
         with self._store.all() as rows:

@@ -5,7 +5,6 @@ A key-value store keeps them (`stateline.serde.unmatched`). A changelog record h
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -14,7 +13,8 @@ from stateline.serde.unmatched import ENTRY, NOTHING, appended, values_of
 from stateline_store import KeyValueStore, TransactionalStore
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 
-_MOST = 50_000  # keys that are remembered of one join and partition, about
+_MOST_BYTES = 8 * 1024 * 1024  # of what is remembered of one join and partition; twice that for a moment
+_ENTRY_BYTES = 130  # of a remembered row besides its key's: the head of the key, its places in a set and in a heap
 
 Unmatched: TypeAlias = tuple[bytes, bool, bytes, None, int]
 """A row's key, whether it is of the left side, its value, no partner, and its timestamp."""
@@ -24,7 +24,7 @@ class UnmatchedRows:
     """One task's, for one thread. A row of the left side is closed when stream time is more than the first of
     `closed_after` milliseconds behind its own, one of the right side by the second.
 
-    It remembers the keys of the entries up to `_known_to_ms`: those that close next, if there are too many.
+    It remembers the keys of the entries up to `_known_to_ms`: those that close next, if all take too much memory.
     """
 
     def __init__(self, store: TransactionalStore, closed_after: tuple[int, int]) -> None:
@@ -33,7 +33,7 @@ class UnmatchedRows:
         self._store, self._closed_after = store, closed_after
         self._names: set[bytes] = set()
         self._next: tuple[list[bytes], list[bytes]] = [], []  # heaps, of right rows and of left rows
-        self._known_to_ms = -1
+        self._known_to_ms, self._bytes = -1, 0
         self._look_further()
 
     def put(self, at_ms: int, is_left: bool, key: bytes, value: bytes) -> None:
@@ -41,15 +41,15 @@ class UnmatchedRows:
         self._put(name, appended(self._store.get(name), is_left, value), at_ms)
         if at_ms <= self._known_to_ms and name not in self._names:
             self._remember(name)
-            if len(self._names) > 2 * _MOST:
-                self._forget_later_half()
+            if self._bytes > 2 * _MOST_BYTES:
+                self._forget_later_ones()
 
     def drop(self, at_ms: int, is_left: bool, key: bytes, partner_ms: int) -> None:
         """Forget the rows of this key, time and side: they have a partner. Kafka Streams forgets all of them, too."""
         name = ENTRY.pack(at_ms, is_left) + key
         if name in self._names if at_ms <= self._known_to_ms else self._store.get(name) is not None:
             self._put(name, None, partner_ms)
-            self._names.discard(name)
+            self._forget(name)
 
     def take_closed(self, now_ms: int) -> list[Unmatched]:
         """Remove the rows for which no partner can come any more, and return them by time, right ones first."""
@@ -72,7 +72,7 @@ class UnmatchedRows:
             while heap and heap[0] < first_open:
                 name = heappop(heap)
                 if name in self._names:  # it was not dropped
-                    self._names.discard(name)
+                    self._forget(name)
                     found.append(name)
         return found
 
@@ -82,24 +82,32 @@ class UnmatchedRows:
 
     def _remember(self, name: bytes) -> None:
         self._names.add(name)
+        self._bytes += _ENTRY_BYTES + len(name)
         heappush(self._next[ENTRY.unpack_from(name)[1]], name)
+
+    def _forget(self, name: bytes) -> None:
+        if name in self._names:
+            self._names.remove(name)
+            self._bytes -= _ENTRY_BYTES + len(name)
 
     def _look_further(self) -> None:
         """Remember more entries, of whole milliseconds."""
-        after, found = ENTRY.pack(self._known_to_ms + 1, 0), 0
+        after, most = ENTRY.pack(self._known_to_ms + 1, 0), self._bytes + _MOST_BYTES
         with self._store.range(after, None) as entries:
             for name, _ in entries:
                 at_ms = ENTRY.unpack_from(name)[0]
-                if found >= _MOST and at_ms > self._known_to_ms:
+                if self._bytes >= most and at_ms > self._known_to_ms:
                     return
                 self._remember(name)
-                self._known_to_ms, found = at_ms, found + 1
+                self._known_to_ms = at_ms
         self._known_to_ms = MAX_TIMESTAMP_MS
 
-    def _forget_later_half(self) -> None:
+    def _forget_later_ones(self) -> None:
         names = sorted(self._names)
-        self._known_to_ms = ENTRY.unpack_from(names[_MOST])[0]
-        end = ENTRY.pack(self._known_to_ms + 1, 0)
-        self._names, self._next = set(), ([], [])
-        for name in names[: bisect_left(names, end)]:
+        self._names, self._next, self._bytes, self._known_to_ms = set(), ([], []), 0, -1
+        for name in names:
+            at_ms = ENTRY.unpack_from(name)[0]
+            if self._bytes >= _MOST_BYTES and at_ms > self._known_to_ms:
+                return
             self._remember(name)
+            self._known_to_ms = at_ms
