@@ -38,7 +38,7 @@ def changelog_of(own_application: str, definition: StoreDefinition, of: str, cha
     whose = f"Store {definition.name!r} of Kafka Streams application {of!r}"
     return Topic(
         checked_name("topic", changelog or changelog_name(of, definition.name)),
-        ExternalKey(_topic_key(definition), whose, definition.plain_kind, definition.retain_duplicates),
+        ExternalKey(changelog_key(definition), whose, definition.plain_kind, definition.retain_duplicates),
         ExternalValue(definition.value, whose),
         external=of,
     )
@@ -69,7 +69,8 @@ def _what_it_is(definition: StoreDefinition) -> str:
     return "it has no changelog" if not definition.logged else f"it is of kind {definition.kind}"
 
 
-def _topic_key(definition: StoreDefinition) -> Serde:
+def changelog_key(definition: StoreDefinition) -> Serde:
+    """Return the type of the keys in a store's changelog: those of windows and sessions have their times."""
     match definition.plain_kind:
         case "window":
             return WindowedSerde(definition.key, "window")

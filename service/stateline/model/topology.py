@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from stateline.model.external_stores import changelog_key
 from stateline.model.nodes import nodes_of
 from stateline.model.pipeline import Pipeline, epochs_topic
 from stateline.model.processor import Processor
-from stateline.model.store_definition import StoreDefinition
+from stateline.model.store_definition import StoreDefinition, changelog_name
 from stateline.model.topic import Topic
 from stateline_store import TopicPartition, TopologyError
 from stateline_store.task_id import TaskId
@@ -152,6 +153,16 @@ class Topology:
         found = {topic.name: topic for s in self.subtopologies for each in s.processors for topic in each.forwards}
         found |= {topic.name: topic for pipeline in self.pipelines.values() for topic in pipeline.results}
         return found | self.topics_read()
+
+    def changelogs(self) -> dict[str, Topic]:
+        """The stores' own changelogs, by name, with the types of their records. Those of stores of a user's own kind
+        are left out."""
+        found = {}
+        for store in self.stores.values():
+            if store.source is None and store.logged and store.plain_kind != "custom":
+                name = changelog_name(self.application_id, store.name)
+                found[name] = Topic(name, changelog_key(store), store.value, internal=True)
+        return found
 
     def external_topics(self) -> dict[str, str]:
         """Changelogs of Kafka Streams applications that stores are kept of → the application's id."""

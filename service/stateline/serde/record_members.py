@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from stateline.serde.plain import Serde
-from stateline_store import InvalidArgumentError
+from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.rows.headers import Headers
 
 
@@ -23,7 +23,7 @@ def members_of(data: bytes | None, name: str, serde: Serde | None) -> dict[str, 
             return {name: data.decode()}
         said = serde.key_to_json(data) if name == "key" else serde.to_json(data)
         serde.check(data)
-    except (UnicodeDecodeError, InvalidArgumentError):
+    except (UnicodeDecodeError, InvalidArgumentError, DamagedDataError):
         return {f"{name}_base64": _base64(data)}
     no_number = isinstance(said, float) and not math.isfinite(said)
     is_lost = no_number or (serde.name == "json" and data.strip() == b"null")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from uuid import uuid4
 
 import pytest
 
-from stateline import App, InputRecord, serdes
+from service.worker.operators.operator_scene import Scene
+from stateline import App, InputRecord, JoinWindows, SessionWindows, TumblingWindows, serdes, until_time_limit
 from stateline.cli.records.consume import ConsumeOptions, consume, topics_of, wanted_of
 from stateline.cli.records.produce import produce, terms_of
 from stateline.config.loading import load_config
@@ -214,6 +216,39 @@ def test_dead_letters_say_where_they_come_from_and_why(log: Log, topic: str, con
     }  # fmt: skip
     with closing(log.admin()) as admin:
         assert admin.committed("reading", [TopicPartition(dead, 0)]) == {}
+
+
+def test_changelogs_have_the_types_of_their_stores(tmp_path: Path) -> None:
+    app, text = App("kept"), serdes.string
+    rows = app.stream("rows", key=text, value=text)
+    grouped, minute = rows.group_by_key(), timedelta(minutes=1)
+    grouped.count("counts")
+    grouped.windowed_by(TumblingWindows(minute)).count("windows")
+    grouped.windowed_by(SessionWindows(minute)).count("sessions")
+    rows.left_join(rows, lambda one, other: one, within=JoinWindows(minute), store="j").to("pairs")
+    rows.to_table("newest", versioned=minute)
+    table = app.ktable(app.table("prices", key=text, value=serdes.json))
+    table.suppress(until_time_limit(minute), name="waiting").to_stream().to("calm")
+    scene = Scene(app, tmp_path, 1, {"bootstrap.servers": f"embedded:{tmp_path / 'log.db'}"})
+    scene.send("rows", [("k", "v", 120_000)])
+    scene.send("prices", [("p", '{"n": 1}', 5)])
+    scene.work_off()
+    shown = {
+        store: [
+            (found["key"], found["value"])
+            for found in map(json.loads, lines(app, scene.config, f"kept-{store}-changelog", wanted(format_="jsonl")))
+        ]
+        for store in ("counts", "windows", "sessions", "j-this-join-store", "newest", "waiting-store")
+    }
+    ((_, waiting),) = shown.pop("waiting-store")
+    assert (waiting["new"], waiting["topic"], waiting["time_ms"]) == ({"n": 1}, "prices", 5)
+    assert shown == {
+        "counts": [("k", 1)],
+        "windows": [(["k", 120_000], 1)],
+        "sessions": [(["k", 120_000, 120_000], 1)],
+        "j-this-join-store": [(["k", 120_000], "v")],
+        "newest": [("k", "v")],
+    }
 
 
 def test_dead_letters_are_asked_for_alone_and_only_where_there_are_any(config: Config) -> None:

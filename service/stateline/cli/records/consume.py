@@ -148,9 +148,10 @@ def consume(app: App, config: Config, names: Sequence[str], wanted: ConsumeOptio
     """
     if not log_exists(config):
         raise DoesNotExistError(f"There is no topic {names[0]!r}: {config.bootstrap_servers} holds nothing yet.")
+    topology = app.topology()
     topics = {  # with serdes that register no schema
         name: replace(topic, key=looking_up(topic.key), value=looking_up(topic.value))
-        for name, topic in app.topology().topics_known().items()
+        for name, topic in {**topology.changelogs(), **topology.topics_known()}.items()
     }
     lines, count = RecordLines(topics, wanted.format), 0
     with closing(configured_log(config)) as log, closing(_records(log, names, wanted)) as records:
