@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from stateline.processes.logging import use_log_format
-from stateline_store import InvalidArgumentError
+from stateline_store import InvalidArgumentError, LogUnavailableError
 
 if TYPE_CHECKING:
     from stateline.config.settings import Config
@@ -32,6 +33,7 @@ ConfigFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows where an error arose)."
+_ASK_AGAIN_S = 5.0  # besides the time that the log takes to fail
 _TYPE = re.compile(r" <(str|list\[str\]|path)>")
 
 
@@ -90,12 +92,21 @@ def passed_on(config_file: Path | None, settings: Sequence[str] | None) -> list[
 
 def pattern_topics(app: App, config: Config) -> list[str]:
     """The arguments that give a child the topics that this process has found for patterns, so that all children have
-    one topology. None if there are no patterns, or if the settings have the topics."""
+    one topology. None if there are no patterns, or if the settings have the topics. Waits for a log that does not
+    answer, and says so."""
     from stateline.dsl.topic_patterns import PATTERN_TOPICS
     from stateline.model.topic_patterns import matched_sources
 
-    found = [] if config.pattern_topics is not None else matched_sources(app.topology())
-    return ["--set", f"{PATTERN_TOPICS}={','.join(found)}"] if found else []
+    if config.pattern_topics is not None:
+        return []
+    while True:
+        try:
+            found = matched_sources(app.topology())
+        except LogUnavailableError as error:
+            logger.warning("Waiting for the log. %s", error)
+            sleep(_ASK_AGAIN_S)
+        else:
+            return ["--set", f"{PATTERN_TOPICS}={','.join(found)}"] if found else []
 
 
 def word_of(option: str, given: str, among: Sequence[Word]) -> Word:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stateline import App, serdes
+from stateline.cli import target
 from stateline.cli.check.run import check
 from stateline.config.loading import load_config
 from stateline.log import NewTopic, open_log
@@ -236,3 +237,24 @@ def test_topics_that_are_configured_need_no_log(tmp_path: Path) -> None:
     config = load_config("shop", overrides=settings, environment={}, defaults=PINNED)
     app.configure(config)
     assert [row["topic"] for row in check(app, config).topics if row["role"] == "source"] == ["orders-de", "orders-fr"]
+
+
+def test_a_start_waits_for_a_log_that_does_not_answer_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, file = orders_app(), tmp_path / "log.db"
+    file.write_bytes(b"")
+    settings = [f"bootstrap.servers=embedded:{file}", f"state.dir={tmp_path}"]
+    config = load_config("shop", overrides=settings, environment={})
+    app.configure(config)
+
+    def answer(seconds: float) -> None:
+        assert seconds > 0
+        file.unlink()
+        with closing(open_log(f"embedded:{file}", tmp_path)) as log, closing(log.admin()) as admin:
+            admin.create_topics([NewTopic("orders-de", 1), NewTopic("orders-fr", 1)])
+
+    monkeypatch.setattr(target, "sleep", answer)
+    assert target.pattern_topics(app, config) == ["--set", "topology.pattern.topics=orders-de,orders-fr"]
+    (told,) = [line for line in caplog.messages if line.startswith("Waiting for the log.")]
+    assert "'orders-.*' cannot be looked up" in told
