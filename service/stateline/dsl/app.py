@@ -206,10 +206,10 @@ class App:
     ) -> Stream:
         """The records of a topic as a stream, to be filtered, mapped, grouped, joined, written (`docs/streams.md`).
 
-        Several topics make one stream, ``app.stream(["a", "b"])``, in the order of their timestamps. They have the same
-        types, and need equal partition counts. So do all topics whose full names match a pattern,
-        ``app.stream(re.compile("orders-.*"))``. They are looked up when the application starts, or are those of
-        ``topology.pattern.topics``."""
+        Several topics make one stream, ``app.stream(["a", "b"])``. They have the same types. If a later step has a
+        store, rows come in the order of their timestamps, and the topics need equal partition counts. The same holds
+        for all topics whose full names match a pattern, ``app.stream(re.compile("orders-.*"))``. They are looked up
+        when the application starts, or are those of ``topology.pattern.topics``."""
         return Stream(self._declarations, *read_topics(self._declarations, topic, key, value))
 
     def ktable(self, table: StoreDefinition) -> Table:

@@ -193,8 +193,8 @@ class Stream:
         return self._process("process_values", function, stores, self.key, value or self.value, values_only=True)
 
     def merge(self, other: Stream) -> Stream:
-        """Combine two streams of the same types, in the order of their timestamps. Rows of one topic keep its order.
-        The input topics need equal partition counts."""
+        """Combine two streams of the same types. Rows of one topic keep its order. If a later step has a store, rows
+        come in the order of their timestamps, and the input topics need equal partition counts."""
         if not isinstance(other, Stream):
             raise wrong_kind("merge", other, "stream")
         if (self.key.name, self.value.name) != (other.key.name, other.value.name):
