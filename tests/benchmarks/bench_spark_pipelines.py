@@ -15,10 +15,10 @@ A large micro-batch: ten million rows in one, of a driver with a heap of 1 GB.
 A static table of 100,000 keys, the newest of a million records: what a micro-batch of 1,000 rows that are joined with
 it takes while 100 of its records are new each time, and while it stays as it is; on the embedded log and on Kafka.
 
-State (`spark_state.py`): how many changed keys a second of one core is enough for, in joins and groups of tables, at
-least 10,000; what a row costs beside many open sessions and waiting rows, at most half more than beside few.
+State (`spark_state.py`): what a row costs beside many open sessions and waiting rows, at most half more than beside
+few.
 
-`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, static, start, tables, open.
+`bench_spark_pipelines.py NAME …` takes some of: latency, throughput, large, static, start, open.
 """
 
 from __future__ import annotations

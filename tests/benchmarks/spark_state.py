@@ -1,7 +1,7 @@
 """What state of pipelines costs, in processor seconds of the driver, its JVM and the Python workers.
 
-Tables: in each round every key changes, of a join on both sides. Open state: in each round one key gets more sessions,
-or more rows that wait; a row costs as much in the last round as in the second.
+In each round one key gets more sessions, or more rows that wait. A row costs as much in the last round as in the
+second.
 
 Rows come from Parquet files, one per round and micro-batch, and results go nowhere.
 """
@@ -9,7 +9,6 @@ Rows come from Parquet files, one per round and micro-batch, and results go nowh
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,37 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from cores import cpu_s, family
-from figures import at_least, at_most
+from figures import at_most
 from pyspark.sql import DataFrame, SparkSession
 
-from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
+from stateline.spark import join_stream_table, session_aggregate, table_of
 
-KEYS, TABLE_ROUNDS = 100_000, 6
-GROUPS = 1_000
 SESSIONS, WAITING, OPEN_ROUNDS = 3_000, 20_000, 6
 _MINUTE = timedelta(minutes=1)
 _NEVER = timedelta(days=365)
-
-
-def table_costs(spark: SparkSession, place: Path) -> None:
-    """Measure and print how many changed keys a second of one core is enough for."""
-    key = "concat('key-', id) AS k"
-    lefts, rights = place / "left", place / "right"
-    for number in range(TABLE_ROUNDS):
-        group = f"concat('group-', (id + {number}) % {GROUPS}) AS g"
-        write(spark, lefts, KEYS, key, group, f"id + {number} AS n")
-        write(spark, rights, KEYS, key, f"id + {number} AS m")
-    people = table_of(rows(spark, lefts, "k string, g string, n bigint"), "k")
-    scores = table_of(rows(spark, rights, "k string, m bigint"), "k")
-    measured: dict[str, KTable] = {
-        "join": people.join(scores),
-        "count": people.group_by("g").count(),
-        "sum": people.group_by("g").sum("n"),
-    }
-    for name, table in measured.items():
-        costs = seconds_per_batch(table.to_stream(), place / name)
-        print(f"  {name}: {', '.join(f'{KEYS / cost:,.0f}' for cost in costs)} changed keys/s per core", flush=True)
-        at_least(f"changed keys/s per core, {name}", KEYS / statistics.median(costs[TABLE_ROUNDS // 2 :]), 10_000)
 
 
 def open_costs(spark: SparkSession, place: Path) -> None:
@@ -112,4 +88,4 @@ def processor_seconds() -> dict[int, float]:
     return found
 
 
-PARTS: dict[str, Callable[[SparkSession, Path], None]] = {"tables": table_costs, "open": open_costs}
+PARTS: dict[str, Callable[[SparkSession, Path], None]] = {"open": open_costs}

@@ -1,5 +1,5 @@
-"""Ten million rows through a join of tables, sessions that grow, and a join of streams within a time: what leaves is
-what pandas makes of the same rows.
+"""Ten million rows through sessions that grow, and a join of streams within a time: what leaves is what pandas makes of
+the same rows.
 
 `make test` leaves it out, `make test-all` takes fewer. The long run:
 
@@ -33,7 +33,7 @@ from stateline.dsl.app import App
 from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Windowing
-from stateline.spark import KTable, session_aggregate
+from stateline.spark import session_aggregate
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from support.run.length import long_only
 from support.spark.spark_archive import put_class_archive
@@ -42,7 +42,6 @@ ROWS = int(os.environ.get("MANY_ROWS", "200_000"))
 PARTITIONS = 2
 BASE_MS, STEP_MS = 1_700_000_000_000, 50  # of the first row, and from one row of a topic to the next
 GAP_MS, WITHIN_MS = 30_000, 60_000
-DELETED = 0.1  # of the rows of a table
 _DELAY = timedelta(minutes=5)  # partitions are not read at one pace
 _AT_ONCE = 50_000
 _log = logging.getLogger(__name__)
@@ -53,16 +52,9 @@ pytestmark = [
 ]
 
 app = App("many")
-orders = app.topic("orders", key=serdes.string, value=serdes.json, schema="amount long")
-prices = app.topic("prices", key=serdes.string, value=serdes.json, schema="price long")
 clicks = app.topic("clicks", key=serdes.string, value=serdes.json, schema="user string, n long, at timestamp")
 views = app.topic("views", key=serdes.string, value=serdes.json, schema="item string, view long, at timestamp")
 buys = app.topic("buys", key=serdes.string, value=serdes.json, schema="item string, buy long, at timestamp")
-
-
-@app.pipeline(reads=[], tables=[orders, prices], writes="joined", key="_key")
-def joined(orders: KTable, prices: KTable) -> KTable:
-    return orders.join(prices)
 
 
 @app.pipeline(reads=clicks, writes="visits", key="user", windowing=Windowing("session", "session", GAP_MS))
@@ -116,12 +108,6 @@ def _write(producer: Any, topic: str, waiting: list[list[tuple[bytes, bytes | No
     producer.flush()
 
 
-def newest_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """The newest row of each key, without those that were deleted."""
-    newest = rows.drop_duplicates("key", keep="last")
-    return newest[~newest["deleted"]]
-
-
 def live(log: EmbeddedLog, topic: str) -> dict[bytes, dict[str, Any]]:
     """The table in a result topic."""
     newest = {record.key or b"": record.value for record in read_all(log, topic)}
@@ -130,12 +116,6 @@ def live(log: EmbeddedLog, topic: str) -> dict[bytes, dict[str, Any]]:
 
 def test_what_leaves_pipelines_of_many_rows_is_what_pandas_makes_of_them(tmp_path: Path, python_of_spark: None) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
-    of_tables = [numbered(ROWS // 5, ROWS // 20, seed) for seed in (1, 2)]
-    for rows in of_tables:
-        rows["deleted"] = np.random.default_rng(len(rows)).random(len(rows)) < DELETED
-    for topic, name, rows in (("orders", "amount", of_tables[0]), ("prices", "price", of_tables[1])):
-        each = rows.itertuples(index=False)
-        fill(log, topic, ((f"k{r.key}", None if r.deleted else {name: r.number}, r.at) for r in each))
     clicked = numbered(ROWS * 3 // 10, max(ROWS * 3 // 10 // 2000, 5), 3)
     each = clicked.itertuples(index=False)
     fill(log, "clicks", ((f"u{r.key}", {"user": f"u{r.key}", "n": r.number, "at": iso(r.at)}, r.at) for r in each))
@@ -147,14 +127,10 @@ def test_what_leaves_pipelines_of_many_rows_is_what_pandas_makes_of_them(tmp_pat
     put_class_archive(tmp_path)
     given = [*settings(str(tmp_path)), f"pipeline.max.offsets.per.trigger={max(ROWS // 40, 5_000)}"]
     config = load_config("many", overrides=given)
-    for name in ("joined", "visits", "pairs"):
+    for name in ("visits", "pairs"):
         began_s = time.monotonic()
         run_pipelines(app, [name], config, log, available_now=True, progress=lambda status: _log.info("%s", status))
         _log.info("%s took %.0f s", name, time.monotonic() - began_s)
-
-    both = newest_of(of_tables[0]).merge(newest_of(of_tables[1]), on="key")
-    wanted = {f"k{r.key}".encode(): (r.number_x, r.number_y) for r in both.itertuples(index=False)}
-    assert {key: (row["amount"], row["price"]) for key, row in live(log, "joined").items()} == wanted
 
     assert sorted(_visits(log)) == sorted(sessions_of(clicked))
 

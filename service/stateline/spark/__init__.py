@@ -1,6 +1,6 @@
 """Pipelines: functions from streaming DataFrames to a DataFrame, which Spark runs into result topics exactly once.
 
-    sources    from topics to frames             operators   KTables and their joins, for those functions
+    sources    from topics to frames             operators   KTables, joins with them, and sessions
     sink       from frames to result topics      drivers     the processes that run pipelines
     reading    stores as DataFrames, and their committed changes as a stream
 
@@ -13,17 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateline.spark.operators.ktable import GroupedKTable, KTable, table_of
+    from stateline.spark.operators.ktable import KTable, table_of
     from stateline.spark.operators.streams import join_stream_table, session_aggregate
     from stateline.spark.reading.cut import Cut, cut
     from stateline.spark.reading.json_values import json_value
 
-__all__ = ["Cut", "GroupedKTable", "KTable", "cut", "join_stream_table", "json_value", "session_aggregate", "table_of"]
+__all__ = ["Cut", "KTable", "cut", "join_stream_table", "json_value", "session_aggregate", "table_of"]
 
 _PLACES = {
     "Cut": "reading.cut",
     "cut": "reading.cut",
-    "GroupedKTable": "operators.ktable",
     "KTable": "operators.ktable",
     "table_of": "operators.ktable",
     "join_stream_table": "operators.streams",

@@ -286,31 +286,6 @@ def test_a_failure_names_the_limit_that_was_reached(run: Run, log: EmbeddedLog, 
     assert len(said) < 400
 
 
-# --- Sums
-
-adding = App("flights")
-counted = adding.topic("departures", key=serdes.string, value=serdes.json, schema="origin string, n bigint")
-
-
-@adding.pipeline(reads=[], tables=[counted], writes="hourly", key="origin")
-def added(counted: KTable) -> KTable:
-    """The sum of each origin."""
-    return counted.group_by("origin").sum("n")
-
-
-def test_a_sum_beyond_64_bits_ends_the_pipeline_with_group_and_value(run: Run, log: EmbeddedLog) -> None:
-    with closing(log.producer()) as producer:
-        for key, n in ((b"a", 2**63 - 1), (b"b", 2), (b"c", -(2**63))):
-            origin = "LGA" if key == b"c" else "JFK"
-            producer.produce("departures", key, json.dumps({"origin": origin, "n": n}).encode(), timestamp_ms=1)
-        producer.flush()
-    with pytest.raises(
-        TopologyError, match=r"'added' failed: .*sum of 'n' .*JFK.* is 9223372036854775809, more than BIG"
-    ):
-        run(adding, "added")
-    assert results(log) == []
-
-
 # --- Topics without a schema, and static topics
 
 plain = App("flights")

@@ -16,8 +16,7 @@ from stateline import serdes, stores
 from stateline.dsl.app import App
 from stateline.model.pipeline import Windowing
 from stateline.processing.store_views import StoreView
-from stateline.spark import KTable, session_aggregate, table_of
-from stateline.spark.columns import DELETED, OFFSET, ORDER
+from stateline.spark import session_aggregate
 from stateline.worker import InputRecord
 
 NAME = "ledger"
@@ -25,7 +24,7 @@ PARTITIONS = 3
 MINUTE_MS = 60_000
 GAP_MS = 3_000  # entries of one visit are at most so far apart
 KEPT_REST = 3  # an account is in `uneven` unless its total divides by this
-SHELF, VISITOR = slice(6), slice(2, 3)  # of an account's name, of a book's
+VISITOR = slice(2, 3)  # of a book's name
 _LONG = timedelta(days=400)
 _WATERMARK_DELAY = timedelta(minutes=5)  # entries are seconds late; what is late for Spark would be dropped
 
@@ -34,7 +33,6 @@ journal = app.topic(
     "journal", key=serdes.string, value=serdes.json, schema="account string, book string, amount long, at timestamp"
 )
 app.table("uneven", key=serdes.string, value=serdes.json)
-app.table("shelves", key=serdes.string, value=serdes.json)
 app.table("minutes", windowed=timedelta(minutes=1), retention=_LONG, key=serdes.string, value=serdes.json)
 app.table("visits", sessions=True, retention=_LONG, key=serdes.string, value=serdes.json)
 entries = app.topic("entries", key=serdes.string, value=serdes.json)
@@ -45,19 +43,6 @@ books = app.store(stores.key_value("books", key=serdes.string, value=serdes.json
 def keep_uneven(journal: DataFrame) -> DataFrame:
     """Complete mode, with rows that disappear: accounts whose sum does not divide by three."""
     return _summed(journal, "account").where(F.col("total") % KEPT_REST != 0)
-
-
-@app.pipeline(reads=journal, writes="shelves", key="shelf")
-def by_shelf(journal: DataFrame) -> KTable:
-    """Tables: accounts by the shelf that they are on now. They move, and their last amount or their place may go: an
-    entry below zero takes the place away, one that divides by five the amount."""
-    shelf = F.concat(_part("account", SHELF), _part("book", VISITOR))
-    at = F.col(OFFSET).alias(ORDER)  # an account's entries are in one partition
-    places = journal.select("account", shelf.alias("shelf"), (F.col("amount") < 0).alias(DELETED), at)
-    amounts = journal.where("amount % 2 = 0").select("account", "amount", (F.col("amount") % 5 == 0).alias(DELETED), at)
-    both = table_of(places, "account").join(table_of(amounts, "account"))
-    counted = both.map_values("shelf", F.lit(1).alias("n"), F.col("amount").alias("total"))
-    return counted.group_by("shelf").sum("n", "total")
 
 
 @app.pipeline(reads=journal, writes="minutes", key="book", windowing=Windowing("window", "minute", MINUTE_MS))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from service.spark.departures import iso
 from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log import Log
-from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, SHELF, VISITOR
+from support.apps.pipeline_app import GAP_MS, KEPT_REST, MINUTE_MS, PARTITIONS, VISITOR
 from support.run.length import long_or_short
 
 BOOKS = 40
@@ -65,7 +65,6 @@ class Ledger:
         totals = _summed((entry.account, entry) for entry in every)
         return {
             "uneven": {account: sums for account, sums in totals.items() if sums[1] % KEPT_REST},
-            "shelves": _shelves(every),
             "minutes": _summed(((entry.book, entry.at_ms - entry.at_ms % MINUTE_MS), entry) for entry in every),
             "visits": _visits(every),
             "books": _summed((entry.book, entry) for entry in every),
@@ -84,23 +83,6 @@ class Ledger:
                 begin[partition] = end
             found.append(tuple(sorted(sums.items())))
         return found
-
-
-def _shelves(entries: Iterable[Entry]) -> Sums:
-    """Of each shelf the accounts that have a place there and an amount, and the sum of these; entries of an account in
-    the order in which they came."""
-    places: dict[str, str | None] = {}
-    amounts: dict[str, int | None] = {}
-    for entry in entries:
-        places[entry.account] = None if entry.amount < 0 else entry.account[SHELF] + entry.book[VISITOR]
-        if entry.amount % 2 == 0:
-            amounts[entry.account] = None if entry.amount % 5 == 0 else entry.amount
-    found: dict[str, tuple[int, int]] = {}
-    for account, shelf in places.items():
-        if shelf is not None and (amount := amounts.get(account)) is not None:
-            n, total = found.get(shelf, (0, 0))
-            found[shelf] = (n + 1, total + amount)
-    return found
 
 
 def _visits(entries: Iterable[Entry]) -> Sums:

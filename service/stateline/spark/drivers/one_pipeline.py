@@ -30,6 +30,7 @@ from stateline.spark.columns import DELETED
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, jvm_lock
 from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause, sentence_of
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
+from stateline.spark.operators import state_requests  # noqa: F401  # it refuses other versions of PySpark
 from stateline.spark.operators.declared import declared_operators
 from stateline.spark.operators.ktable import KTable
 from stateline.spark.sink.checkpoint import planned_ends

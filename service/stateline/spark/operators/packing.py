@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructField, StructType
 
-from stateline.spark.columns import DELETED, OFFSET, ORDER, TIMESTAMP
+from stateline.spark.columns import OFFSET, ORDER
 from stateline_store import TopologyError
 
 # In checkpoints: never change.
@@ -48,22 +48,6 @@ def struct_type(ddl: str) -> StructType:
 def order_column(frame: DataFrame) -> str | None:
     """Return the column that orders a key's rows in a micro-batch."""
     return next((name for name in (ORDER, OFFSET) if name in frame.columns), None)
-
-
-def unpacked_frame(rows: DataFrame, schemas: dict[str, StructType], deleted: Column) -> DataFrame:
-    """Return the frame of a `KTable` from a processor's rows."""
-    structs = rows.select(
-        *[unpacked(name, schema).alias(f"_{name}") for name, schema in schemas.items()],
-        deleted.alias(DELETED),
-        F.timestamp_micros("at").alias(TIMESTAMP),
-        F.lit(0).cast("bigint").alias(ORDER),
-    )
-    fields = [
-        F.col(f"_{struct}").getField(field.name).alias(field.name)
-        for struct, schema in schemas.items()
-        for field in schema
-    ]
-    return structs.select(*fields, DELETED, TIMESTAMP, ORDER)
 
 
 def spark_schema(frame: DataFrame, names: Sequence[str]) -> StructType:

@@ -13,16 +13,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructType
 
+from stateline import serdes
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
 from stateline.spark.columns import DELETED, TIMESTAMP
 from stateline.spark.operators.declared import STATE, declare
 from stateline.spark.operators.joins import LEFT, RIGHT, JoinStreamWithTable
-from stateline.spark.operators.ktable import KTable, changes, check_initial
+from stateline.spark.operators.ktable import KTable, changes
 from stateline.spark.operators.packing import order_column, packed, spark_schema, struct_type, unpacked
 from stateline.spark.operators.processors import Aggregator, Value, by_event_time
 from stateline.spark.operators.sessions import Sessions
-from stateline_store import TopologyError
+from stateline_store import InvalidArgumentError, TopologyError
 
 _WATERMARKED = "_stateline_at"
 
@@ -44,8 +45,7 @@ def join_stream_table(
     table has a watermark too, and rows wait for both. The result then does not depend on which topic is read first, but
     rows wait while nobody writes to the table's topic. ``left`` keeps rows without a value.
 
-    Exact for a table of a topic, also with `filter` or `map_values`. A table of `join` or `group_by` has only one
-    change of a key per micro-batch.
+    Exact for a table of a topic, also with `filter` or `map_values`.
 
     The result has the columns of the stream, with `_order` and `_offset`, and of the table. The output mode is
     ``update``. State: waiting rows, and the table's changes of a key that the watermark has not passed, plus one.
@@ -62,7 +62,7 @@ def join_stream_table(
     left = rows.select(keys.alias("key"), F.lit(LEFT).alias("side"), *_value_and_time(rows, stream.columns))
     if table_delay is not None:
         table = KTable(table.frame.withWatermark(TIMESTAMP, _text(table_delay)), table.key)
-    both = left.unionAll(changes(table, RIGHT, table.key))
+    both = left.unionAll(changes(table, RIGHT))
     joined = by_event_time(both, "key", JoinStreamWithTable(how))
     return _flat(joined, stream, table)
 
@@ -93,7 +93,7 @@ def session_aggregate(
     """
     check_function("session_aggregate", add, "aggregate", "value", role="add")
     check_function("session_aggregate", merge, "one", "other", role="merge")
-    check_initial("session_aggregate", initial)
+    _check_initial(initial)
     names = (key,) if isinstance(key, str) else tuple(key)
     values = [name for name in frame.columns if name not in names]
     rows = _on_time(frame, time, delay, names)  # with the watermark's column, by which Spark drops late rows
@@ -131,6 +131,13 @@ def _value_and_time(rows: DataFrame, values: Sequence[str]) -> tuple[Column, ...
         F.unix_micros(_WATERMARKED).alias("at"),
         (F.lit(0) if order is None else F.col(order)).cast("bigint").alias("order"),
     )
+
+
+def _check_initial(initial: Value) -> None:
+    try:
+        serdes.json.serialize(initial)
+    except InvalidArgumentError as error:
+        raise TopologyError(f"The initial of session_aggregate is kept as JSON, as each aggregate: {error}") from error
 
 
 def _text(delay: timedelta) -> str:

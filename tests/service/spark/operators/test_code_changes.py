@@ -23,7 +23,7 @@ from stateline.deployment.pipelines.declaration import PipelineDeclaration
 from stateline.dsl.app import App
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
-from stateline.spark import KTable, join_stream_table, session_aggregate, table_of
+from stateline.spark import join_stream_table, session_aggregate, table_of
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.operators.declared import Declared, declared_operators
 from stateline.spark.sink.declaration import declaration_of, differences
@@ -39,27 +39,9 @@ def add(total: Value, value: Value) -> Value:
     return {"n": total["n"] + 1}
 
 
-def subtract(total: Value, value: Value) -> Value:
-    """Count back."""
-    return {"n": total["n"] - 1}
-
-
 def other(total: Value, value: Value, *, of: int = 0) -> Value:
     """Something else."""
     return total
-
-
-def table(session: SparkSession, columns: str = COLUMNS) -> KTable:
-    return table_of(session.createDataFrame([], f"id STRING, {columns}"), "id")
-
-
-def joined(session: SparkSession, how: Any = "inner", columns: str = COLUMNS) -> KTable:
-    return table(session, columns).join(table(session, "score INT").filter("score > 1"), how)
-
-
-def grouped(session: SparkSession, added: Any = add, initial: Value | None = None, by: str = "city") -> KTable:
-    people = table(session).filter(F.col("age") > 3).map_values("city", "age")
-    return people.group_by(by).aggregate(initial or {"n": 0}, added, subtract, "n BIGINT")
 
 
 def sessions(session: SparkSession, gap: int = 5, delay: int = 1, **more: Any) -> DataFrame:
@@ -68,10 +50,15 @@ def sessions(session: SparkSession, gap: int = 5, delay: int = 1, **more: Any) -
     return session_aggregate(frame, "city", gap=timedelta(minutes=gap), delay=timedelta(minutes=delay), **given)
 
 
-def looked_up(session: SparkSession, how: Any = "inner", on: str = "city", delay: int = 1) -> DataFrame:
-    stream = session.createDataFrame([], COLUMNS)
+def looked_up(session: SparkSession, how: Any = "inner", delay: int = 1, columns: str = COLUMNS) -> DataFrame:
+    stream = session.createDataFrame([], columns)
     names = table_of(session.createDataFrame([], "name STRING, size INT"), "name")
-    return join_stream_table(stream, names, on, how=how, time="at", delay=timedelta(minutes=delay))
+    return join_stream_table(stream, names, "city", how=how, time="at", delay=timedelta(minutes=delay))
+
+
+def both(session: SparkSession, how: Any = "inner") -> None:
+    looked_up(session, how)
+    sessions(session)
 
 
 @cache
@@ -89,31 +76,28 @@ def declaration(session: SparkSession, function: Callable[[SparkSession], Any], 
 
 
 HARMFUL = [
-    (joined, partial(joined, how="left"), 'join: how was "inner" and is "left"'),
-    (joined, partial(joined, columns="city STRING, age BIGINT"), 'left was "city string, age int, at timestamp" and'),
-    (grouped, partial(grouped, added=other), 'group_by: add was "add" and is "other"'),
-    (grouped, partial(grouped, initial={"n": 1}), 'group_by: initial was {"n": 0} and is {"n": 1}'),
-    (grouped, partial(grouped, by="age"), 'group_by: by was "city string" and is "age int"'),
-    (lambda s: table(s).group_by("city").sum("age"), lambda s: table(s).group_by("city").count("age"), "value was"),
-    (partial(grouped, added=partial(other, of=1)), partial(grouped, added=partial(other, of=2)), 'is "other(of=2)"'),
+    (looked_up, partial(looked_up, how="left"), 'join_stream_table: how was "inner" and is "left"'),
+    (
+        looked_up,
+        partial(looked_up, columns="city STRING, age BIGINT, at TIMESTAMP"),
+        'left was "city string, age int, at timestamp" and',
+    ),
+    (sessions, partial(sessions, add=other), 'session_aggregate: add was "add" and is "other"'),
+    (sessions, partial(sessions, initial={"n": 1}), 'session_aggregate: initial was {"n": 0} and is {"n": 1}'),
+    (partial(sessions, add=partial(other, of=1)), partial(sessions, add=partial(other, of=2)), 'is "other(of=2)"'),
     (sessions, partial(sessions, gap=6), 'session_aggregate: gap was "0:05:00" and is "0:06:00"'),
     (sessions, partial(sessions, merge=other), 'merge was "sessions.<locals>.<lambda>" and is "other"'),
     (sessions, partial(sessions, schema="n INT"), 'schema was "n bigint" and is "n int"'),
-    (looked_up, partial(looked_up, how="left"), 'join_stream_table: how was "inner" and is "left"'),
-    (grouped, joined, "its operators with state were group_by and are join"),
-    (
-        lambda s: joined(s).group_by("city").count(),
-        lambda s: joined(s, "outer").group_by("city").count(),
-        'join of operator 1: how was "inner" and is "outer"',
-    ),
-]  # fmt: skip
+    (sessions, looked_up, "its operators with state were session_aggregate and are join_stream_table"),
+    (both, partial(both, how="left"), 'join_stream_table of operator 1: how was "inner" and is "left"'),
+]
 
 
 @pytest.mark.parametrize("change", [("c40 int", "c40 bigint"), ("c40 int, ", ""), ("c1 int", "c1 bigint")])
 def test_of_long_schemas_the_part_is_shown_where_they_differ(session: SparkSession, change: tuple[str, str]) -> None:
-    columns = ", ".join(f"c{number} int" for number in range(50))
-    both = (declaration(session, partial(joined, columns=each)) for each in (columns, columns.replace(*change)))
-    (found,) = differences(*both)
+    columns = ", ".join(["city string", "at timestamp", *(f"c{number} int" for number in range(50))])
+    sides = (declaration(session, partial(looked_up, columns=each)) for each in (columns, columns.replace(*change)))
+    (found,) = differences(*sides)
     was, now = found.split(" and is ")
     assert was.partition("was ")[2] != now
     assert change[0] in was
@@ -121,10 +105,9 @@ def test_of_long_schemas_the_part_is_shown_where_they_differ(session: SparkSessi
     assert len(found) < 450
 
 
-@pytest.mark.parametrize("operator", [grouped, sessions])
-def test_an_initial_aggregate_without_a_json_form_is_refused(session: SparkSession, operator: Any) -> None:
+def test_an_initial_aggregate_without_a_json_form_is_refused(session: SparkSession) -> None:
     with pytest.raises(TopologyError, match=r"initial of .*aggregate .*object.* JSON"):
-        operator(session, initial={"n": object()})
+        sessions(session, initial={"n": object()})
 
 
 @pytest.mark.parametrize(("before", "after", "says"), HARMFUL)
@@ -160,13 +143,13 @@ TERMS = [
 def test_of_a_pipelines_terms_those_count_that_its_results_depend_on(
     session: SparkSession, before: dict[str, Any], after: dict[str, Any], says: str | None
 ) -> None:
-    found = differences(declaration(session, joined, **before), declaration(session, joined, **after))
+    found = differences(declaration(session, looked_up, **before), declaration(session, looked_up, **after))
     assert found == [] if says is None else says in found[0]
 
 
 def test_steps_without_state_and_delays_may_change(session: SparkSession) -> None:
     pairs: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
-        (grouped, lambda s: grouped(s).filter("n > 1").map_values(F.col("n").alias("m"))),
+        (sessions, lambda s: sessions(s).where("n > 1").select("city", F.col("n").alias("m"))),
         (sessions, partial(sessions, delay=9)),
         (looked_up, partial(looked_up, delay=9)),
     ]
@@ -175,14 +158,11 @@ def test_steps_without_state_and_delays_may_change(session: SparkSession) -> Non
 
 
 def test_the_declaration_of_a_pipeline_is_as_the_documents_show(session: SparkSession) -> None:
-    def levels(session: SparkSession) -> KTable:
-        customers = table_of(session.createDataFrame([], "_key STRING, name STRING, level INT"), "_key")
-        return customers.filter("level > 0").group_by("level").count("customers")
-
     made = declaration(
-        session, levels, reads=(), tables=(Topic("customers", serdes.string, serdes.json),), key=("level",)
-    )
-    counted = replace(made, topics={"customers": TopicCount(2, "H8oZf2FQRvqGDqkVVqTfZg")})
+        session, looked_up, reads=(Topic("orders", serdes.string, serdes.json),),
+        tables=(Topic("names", serdes.string, serdes.json),), key=("city",), result="stream",
+    )  # fmt: skip
+    counted = replace(made, topics={"names": TopicCount(2, "H8oZf2FQRvqGDqkVVqTfZg")})
     assert counted.encode().decode() in (_ROOT / "docs/formats/pipelines.md").read_text()
 
 
@@ -205,27 +185,35 @@ def run(session: SparkSession, bench: OperatorBench, tmp_path: Path) -> Run:
     return run
 
 
+def visits(people: DataFrame, schema: str = "n BIGINT") -> DataFrame:
+    return session_aggregate(
+        people, "city", gap=timedelta(minutes=5), delay=timedelta(minutes=1), initial={"n": 0}, add=add, merge=other,
+        schema=schema,
+    )  # fmt: skip
+
+
+VISITS: dict[str, Any] = {"kind": "reads", "windowing": Windowing("session", "session", 300_000)}
+
+
 def test_a_changed_pipeline_is_refused_until_the_old_code_is_back(run: Run, bench: OperatorBench) -> None:
-    run(lambda people: people.group_by("city").count("n"))
+    run(visits, **VISITS)
     bench.write("people", [("b", {"city": "x", "age": 2}, 2)])
-    with pytest.raises(TopologyError, match=r"'p' has changed since .*value was .*old code back.*operators-p-epochs"):
-        run(lambda people: people.group_by("city").sum("age"))
-    run(lambda people: people.filter("age < 9").group_by("city").count("n"), trigger_ms=7)
-    assert [record.value for record in read_all(bench.log, "out")][-1] == b'{"city":"x","n":2}'
+    with pytest.raises(TopologyError, match=r"'p' has changed since .*schema was .*old code back.*operators-p-epochs"):
+        run(partial(visits, schema="n INT"), **VISITS)
+    run(lambda people: visits(people.where("age < 9")), trigger_ms=7, **VISITS)
+    values = [json.loads(record.value)["n"] for record in read_all(bench.log, "out") if record.value is not None]
+    assert values == [1, 2]
 
 
 def test_state_of_another_form_is_refused_with_the_way_out(run: Run, bench: OperatorBench, tmp_path: Path) -> None:
-    def count(people: Any) -> Any:
-        return people.group_by("city").count("n")
-
-    run(count)
+    run(visits, **VISITS)
     (file,) = tmp_path.rglob("declaration.json")
     declared = json.loads(file.read_bytes())
     declared["operators"][0]["state"] += 1
     file.write_text(json.dumps(declared))
     bench.write("people", [("b", {"city": "x", "age": 2}, 2)])
-    with pytest.raises(TopologyError, match=r"group_by: state was 2 and is 1.*to start over"):
-        run(count)
+    with pytest.raises(TopologyError, match=r"session_aggregate: state was 2 and is 1.*to start over"):
+        run(visits, **VISITS)
 
 
 def test_what_spark_itself_refuses_to_go_on_from_is_a_mistake_with_a_way_out(run: Run, bench: OperatorBench) -> None:

@@ -205,7 +205,7 @@ def test_the_example_of_the_document_runs(bench: OperatorBench) -> None:
     bench.write("orders", [("c", {"city": "Bath", "amount": 3}, START + 1), ("d", None, START + 300 * MINUTE)])
     bench.write("orders", [("c", {"city": "Bath", "amount": 4}, START + 300 * MINUTE)])
     found = bench.run(*scope["app"].topology().pipelines.values())
-    assert newest(found["levels"], "level") == {1: {"customers": 2}}
+    assert newest(found["members"], "_key") == {key: {"name": name} for key, name in (("c", "Ada"), ("d", "Bo"))}
     assert [(row["name"], row["amount"]) for row in found["named_orders"]] == [("Ada", 3)]
 
 
