@@ -19,6 +19,7 @@ from stateline import (
     serdes,
     stores,
     until_time_limit,
+    until_window_closes,
 )
 from stateline.dsl.streams import Stream, Table
 from stateline.model.windows import AnyWindows
@@ -122,15 +123,16 @@ def cogrouped(windows: AnyWindows | None = None) -> Build:
     return build
 
 
-def by_foreign_key(kind: str) -> Build:
-    def on(key: str, value: str) -> str | None:
-        return None if value.endswith("7") else value.split(":")[0]
+def foreign_key(key: str, value: str) -> str | None:
+    return None if value.endswith("7") else value.split(":")[0]
 
+
+def by_foreign_key(kind: str) -> Build:
     def build(app: App) -> None:
         left, right = (
             app.ktable(app.table(topic, key=serdes.string, value=serdes.string, store=f"t{topic}")) for topic in "ab"
         )
-        getattr(left, kind)(right, plus, "st", on=on, name="fk").to_stream().to("out")
+        getattr(left, kind)(right, plus, "st", on=foreign_key, name="fk").to_stream().to("out")
 
     return build
 
@@ -148,6 +150,16 @@ def emitted_on_close(app: App) -> None:
     windows = stream(app, "a").group_by_key().windowed_by(WINDOWS["tumbling"])
     table = windows.emit_strategy(on_window_close()).reduce(lambda reduced, value: value, "st")
     table.to_stream().map(lambda key, value: (span(key, 100), value), key=serdes.string).to("out")
+
+
+def final(kind: str) -> Build:
+    def build(app: App) -> None:
+        windows = stream(app, "a").group_by_key().windowed_by(WINDOWS[kind])
+        table = windows.reduce(lambda reduced, value: value, "st").suppress(until_window_closes())
+        length_ms = None if kind == "session" else 100
+        table.to_stream().map(lambda key, value: (span(key, length_ms), value), key=serdes.string).to("out")
+
+    return build
 
 
 def plus_key(key: str | None, left: str | None, right: str | None) -> str:
@@ -214,6 +226,9 @@ def versioned(what: str) -> Build:
             case "group":
                 groups = a.group_by(lambda key, value: (value[:2], value), name="g")
                 made = groups.reduce(lambda reduced, row: row, lambda reduced, row: f"-{row}", "st")
+            case "fk_join" | "fk_left":
+                join_by_key = a.join if what == "fk_join" else a.left_join
+                made = join_by_key(table("b", ms(150)), plus, "st", on=foreign_key, name="fk")
             case _:
                 join = {"join": a.join, "left": a.left_join, "outer": a.outer_join}[what]
                 made = join(table("b", None if what == "left" else ms(150)), plus, "st")
@@ -222,7 +237,7 @@ def versioned(what: str) -> Build:
     return build
 
 
-VERSIONED = ("filter", "map", "join", "left", "outer", "group", "to_table")
+VERSIONED = ("filter", "map", "join", "left", "outer", "fk_join", "fk_left", "group", "to_table")
 
 
 def to_chosen(app: App) -> None:
@@ -259,6 +274,7 @@ TOPOLOGIES: dict[str, Build] = {
     "fk_inner": by_foreign_key("join"),
     "fk_left": by_foreign_key("left_join"),
     "emit_on_close": emitted_on_close,
+    **{f"final_{kind}": final(kind) for kind in ("tumbling", "session")},
     **{f"keyed_{kind}": keyed(kind) for kind in ("table", "global", "streams")},
     "grace_inner": with_grace("join"),
     "grace_left": with_grace("left_join"),

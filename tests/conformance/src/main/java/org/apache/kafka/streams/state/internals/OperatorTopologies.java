@@ -40,12 +40,14 @@ final class OperatorTopologies {
         "suppress_time_limit", "suppress_max_records", "suppress_max_bytes", "emit_on_close", "keyed_table",
         "keyed_global", "keyed_streams", "transform_values", "to_chosen", "grace_inner",
         "grace_left", "unlimited_count", "unlimited_reduce", "topics_reduce", "versioned_filter", "versioned_map",
-        "versioned_join", "versioned_left", "versioned_outer", "versioned_group", "versioned_to_table");
+        "versioned_join", "versioned_left", "versioned_outer", "versioned_fk_join", "versioned_fk_left", "versioned_group",
+        "versioned_to_table", "final_tumbling", "final_session");
 
     private static final Set<String> OF_A_ALONE = Set.of("stream_self", "stream_self_one_store", "table_count",
         "table_reduce", "table_aggregate", "suppress_time_limit", "suppress_max_records", "suppress_max_bytes",
         "emit_on_close", "transform_values", "to_chosen", "unlimited_count", "unlimited_reduce",
-        "versioned_filter", "versioned_map", "versioned_group", "versioned_to_table");
+        "versioned_filter", "versioned_map", "versioned_group", "versioned_to_table", "final_tumbling",
+        "final_session");
     private static final Serde<String> TEXT = Serdes.String();
     private static final Consumed<String, String> READ = Consumed.with(TEXT, TEXT);
     private static final Produced<String, String> WRITE = Produced.with(TEXT, TEXT);
@@ -83,8 +85,9 @@ final class OperatorTopologies {
                 SuppressTopologies.suppressed(name, builder, READ).toStream().to("out", WRITE);
             case "grace_inner", "grace_left" -> withGrace(name, a, builder).to("out", WRITE);
             case "versioned_filter", "versioned_map", "versioned_join", "versioned_left", "versioned_outer",
-                "versioned_group", "versioned_to_table" ->
+                "versioned_fk_join", "versioned_fk_left", "versioned_group", "versioned_to_table" ->
                 VersionTopologies.of(name, builder, READ, PLUS).toStream().to("out", WRITE);
+            case "final_tumbling", "final_session" -> SuppressTopologies.closed(name, a).to("out", WRITE);
             case "emit_on_close" -> SuppressTopologies.onClose(a).to("out", WRITE);
             case "keyed_table", "keyed_global", "keyed_streams" ->
                 StepTopologies.keyed(name, builder);

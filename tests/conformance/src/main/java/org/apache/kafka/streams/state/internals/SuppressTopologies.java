@@ -9,9 +9,11 @@ import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.Suppressed.BufferConfig;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.Windowed;
 
 import java.time.Duration;
 
@@ -32,6 +34,18 @@ final class SuppressTopologies {
         };
         return builder.table("a", read, Materialized.as("ta"))
             .suppress(Suppressed.<String>untilTimeLimit(Duration.ofMillis(100), buffer).withName("s"));
+    }
+
+    static KStream<String, String> closed(final String name, final KStream<String, String> a) {
+        final var groups = a.groupByKey(Grouped.with(TEXT, TEXT));
+        final Duration grace = Duration.ofMillis(60);
+        final KTable<Windowed<String>, String> table = name.equals("final_session")
+            ? groups.windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(30), grace))
+                .reduce((reduced, value) -> value, Materialized.as("st"))
+            : groups.windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(100), grace))
+                .reduce((reduced, value) -> value, Materialized.as("st"));
+        return table.suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()).withName("s"))
+            .toStream((key, value) -> key.key() + "@" + key.window().start() + "-" + key.window().end());
     }
 
     static KStream<String, String> onClose(final KStream<String, String> a) {
