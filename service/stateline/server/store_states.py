@@ -9,9 +9,9 @@ from typing import Any
 from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Topology
+from stateline.rows.columns import row_columns
 from stateline.server.cluster_view import ClusterView
 from stateline.server.contract.hidden_paths import without_paths
-from stateline.server.rows.columns import row_columns
 from stateline.server.state.partitions import Partitions
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.state.workers import Workers

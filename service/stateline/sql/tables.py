@@ -21,7 +21,7 @@
 | model, avro, protobuf, json_schema | utf8, JSON text | STRUCT, MAP or list (`struct_types`); a single value: JSON |
 | start, end, timestamp, valid_to | int64, milliseconds | TIMESTAMPTZ                       |
 
-Rows are the server's Arrow rows (`server.rows.arrow_rows`), unchanged.
+Rows are the server's Arrow rows (`rows.arrow_rows`), unchanged.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any
 
 from stateline import serdes
 from stateline.model.store_definition import DeclaredKind, StoreDefinition
+from stateline.rows import snapshot_rows
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
-from stateline.server.snapshots import rows as snapshot_rows
 from stateline.server.snapshots.filter import read_selection
 from stateline_store import (
     IsolationLevel,

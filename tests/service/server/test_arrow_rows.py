@@ -12,9 +12,9 @@ import pytest
 
 from stateline import serdes
 from stateline.model.store_definition import DeclaredKind, StoreDefinition
+from stateline.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.rows.columns import STREAM_END
 from stateline.serde.plain import Serde
-from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
-from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.reads.session_reads import sessions_of
 from stateline_store.reads.versioned_reads import VersionedRecord
@@ -165,7 +165,7 @@ from stateline.log import Record
 from stateline.server.changes.batches import change_batch, change_schema
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
-from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
 from stateline.server.snapshots import rows
 from stateline.server.snapshots.filter import read_selection
 from stateline_store import VersionedRecord, Windowed

@@ -27,10 +27,10 @@ from hypothesis import strategies as st
 from stateline import serdes
 from stateline.log import NewTopic, Record, open_log
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows.columns import STREAM_END
 from stateline.serde.plain import Serde
 from stateline.server.changes.batches import BATCH_BYTES, change_batch, change_schema, pieces
 from stateline.server.changes.routes import change_members
-from stateline.server.rows.columns import STREAM_END
 from stateline_store import DamagedDataError, Position
 from stateline_store.rows.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES

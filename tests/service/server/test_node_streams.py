@@ -15,13 +15,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from stateline.rows.selection import RowSelection
 from stateline.server.guard.access import PROOF
 from stateline.server.guard.passing_on import note_shown
 from stateline.server.guard.proofs import Shown
 from stateline.server.nodes.greeting import READ
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.relay.node_streams import answer_read, streamed
-from stateline.server.snapshots.filter import RowSelection
 from stateline_store import NotPresentError, NotReadyError
 from stateline_store.scan import KeyRange
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret

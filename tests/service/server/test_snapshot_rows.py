@@ -11,9 +11,9 @@ import pytest
 from service.server.snapshot_scene import KEYS, KINDS, MINUTE, RETENTION, Entry, Scene, as_set
 from stateline import serdes
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows import snapshot_rows
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_body
-from stateline.server.snapshots import rows as snapshot_rows
 from stateline.server.snapshots.filter import read_selected_keys, read_selection
 from stateline_store import (
     DamagedDataError,

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from service.server.snapshot_scene import KINDS, MINUTE, Entry, Scene
+from stateline.rows import snapshot_rows
+from stateline.rows.ranges import wanted_splits
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
-from stateline.server.snapshots import rows as snapshot_rows
 from stateline.server.snapshots.filter import read_selection, read_split, split_text
-from stateline.server.snapshots.ranges import wanted_splits
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.reads.splits import Split
 from stateline_store.scan import EVERY_KEY, KeyRange

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stateline.server.snapshots.filter import RowSelection
+from stateline.rows.selection import RowSelection
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
 from stateline.server.snapshots.part_rows import rows_of_parts
 from stateline_store import CursorExpiredError

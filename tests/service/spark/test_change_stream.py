@@ -28,8 +28,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from stateline.log import open_log
+from stateline.rows.columns import STREAM_END
 from stateline.server.guard.tokens import hash_of, new_token
-from stateline.server.rows.columns import STREAM_END
 from stateline.spark.reading.change_offsets import OffsetsJson, TopicEnds, initial, reached, spans
 from stateline.spark.reading.change_reader import ChangeReader, change_schema
 from stateline.spark.reading.change_requests import ChangeOptions

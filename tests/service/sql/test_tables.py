@@ -16,8 +16,8 @@ from service.serde.shop import order_message
 from service.sql.rows import key_value
 from stateline import serdes
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows.arrow_rows import arrow_schema
 from stateline.serde.plain import Serde
-from stateline.server.rows.arrow_rows import arrow_schema
 from stateline.sql.struct_types import type_of
 from stateline.sql.tables import tables_of
 

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from stateline.log import Record
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.changes.feed import shown_headers, timestamp_of
-from stateline.server.rows.arrow_rows import (
+from stateline.rows.arrow_rows import (
     arrow_type,
     big_endian,
     binary_array,
@@ -29,7 +28,8 @@ from stateline.server.rows.arrow_rows import (
     sliced,
     typed_batch,
 )
-from stateline.server.rows.columns import change_columns
+from stateline.rows.columns import change_columns
+from stateline.server.changes.feed import shown_headers, timestamp_of
 from stateline.server.wire.turns import STEP_BYTES
 from stateline_store import DamagedDataError
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX, WINDOW_SUFFIX

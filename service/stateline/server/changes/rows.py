@@ -27,19 +27,19 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.log import Record
 from stateline.query.kinds import BOOLEAN, INTEGER, STRING
+from stateline.rows.columns import STREAM_END, change_columns
 from stateline.server.changes.feed import changes_of, read_position
 from stateline.server.changes.log import ChangeLog
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.topic_reader import After
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments
-from stateline.server.contract.formats import JSON, check_format
+from stateline.server.contract.formats import ARROW, JSON, check_format
 from stateline.server.contract.observation import observed
 from stateline.server.contract.openapi import Operation, object_schema
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.server.guard.caller import caller_of
 from stateline.server.guard.limits import Limits
-from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END, change_columns
 from stateline.server.rows.streams import OwningStream
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.loading import loaded
@@ -83,7 +83,7 @@ OPERATIONS = (
         "The committed changes of a partition between two offsets, as an Arrow stream.",
         ("rows.partition", "begin", "end", "topic_id", "columns"),
         problems=(*_PROBLEMS, 406),
-        media_type=MEDIA_TYPE,
+        media_type=ARROW,
     ),
 )
 _LARGEST_OFFSET = 2**63 - 1
@@ -142,9 +142,9 @@ class ChangeRowRoutes:
         columns = arguments.text("columns")
         chosen = None if columns is None else columns.split(",")
         change_columns(asked.store.definition, chosen)  # raises for one that there is not
-        check_format(request, MEDIA_TYPE)
+        check_format(request, ARROW)
         if request.method == "HEAD":
-            return head_response(MEDIA_TYPE)
+            return head_response(ARROW)
         await loaded("stateline.server.changes.batches")
         from stateline.server.changes.batches import change_schema
 
@@ -158,7 +158,7 @@ class ChangeRowRoutes:
             await self._require_committed(asked, log)
             pieces = await resources.enter_async_context(aclosing(self._pieces(asked, log, schema)))
             first = await anext(pieces, None)  # what cannot be read is refused, rather than broken off
-            return OwningStream(_stream(schema, first, pieces), resources.pop_all(), limits.timeout_s, MEDIA_TYPE, {})
+            return OwningStream(_stream(schema, first, pieces), resources.pop_all(), limits.timeout_s, ARROW, {})
 
     async def _described(self, store: ServedStore, topic: str, log: ChangeLog, begin: str | None) -> dict[str, Any]:
         topic_id = await self._topic_id(topic, log, believe=begin in (None, "latest"))
@@ -262,8 +262,8 @@ class ChangeRowRoutes:
 
     async def _pieces(self, asked: _RowsRequest, log: ChangeLog, schema: pa.Schema) -> AsyncGenerator[bytes, None]:
         """Yield the changes, as batches of a stream. Then check that the topic is still the same."""
+        from stateline.rows.arrow_rows import stream_batch
         from stateline.server.changes.batches import change_batch, pieces
-        from stateline.server.rows.arrow_rows import stream_batch
 
         definition, pace = asked.store.definition, ScanPace()
         async with aclosing(self._records(asked, log)) as found:
@@ -292,7 +292,7 @@ class ChangeRowRoutes:
 async def _stream(
     schema: pa.Schema, first: bytes | None, others: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    from stateline.server.rows.arrow_rows import stream_start
+    from stateline.rows.arrow_rows import stream_start
 
     yield stream_start(schema)
     if first is not None:

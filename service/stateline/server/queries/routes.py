@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Route
 from stateline.query.kinds import BY_WORD, KINDS, CustomQuery
 from stateline.query.query_kind import PAGING, QueryKind
 from stateline.query.values import Outcome, PartitionAnswer, Value, answers_of, failures_of
+from stateline.rows.columns import row_columns
 from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
@@ -45,7 +46,6 @@ from stateline.server.queries.scan_answers import ScanAnswers, refusal
 from stateline.server.relay.large_reads import note_body
 from stateline.server.routing.query_routing import QueryRouting
 from stateline.server.rows import csv_rows
-from stateline.server.rows.columns import row_columns
 from stateline.server.rows.ndjson_rows import json_line
 from stateline.server.rows.streams import entries_json, headers_of, in_steps
 from stateline.server.state.served_stores import ServedStore, ServedStores

@@ -1,1 +1,1 @@
-"""Rows of an answer as Arrow, NDJSON or events, written as they are read."""
+"""Rows of an answer as NDJSON, CSV or events, written as they are read."""

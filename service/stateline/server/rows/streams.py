@@ -21,12 +21,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.query.values import Entry, Outcome, Terms, answers_of, failures_of, merged_position
+from stateline.rows.columns import STREAM_END
 from stateline.server.contract.answers import stopped
 from stateline.server.contract.formats import ARROW, CSV
 from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json
 from stateline.server.rows import csv_rows, ndjson_rows
-from stateline.server.rows.columns import STREAM_END
 from stateline.server.state.merged_scan import MergedScan
 from stateline.server.wire.loading import loaded
 from stateline.server.wire.turns import ScanPace, let_others_in
@@ -124,8 +124,8 @@ async def _text(
 async def _arrow(
     definition: StoreDefinition, scan: MergedScan, columns: Sequence[str] | None, stored: bool
 ) -> AsyncGenerator[bytes, None]:
-    await loaded("stateline.server.rows.arrow_rows")
-    from stateline.server.rows import arrow_rows
+    await loaded("stateline.rows.arrow_rows")
+    from stateline.rows import arrow_rows
 
     schema = arrow_rows.arrow_schema(definition, columns)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows.columns import row_columns
+from stateline.rows.selection import RowSelection, text_of
 from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import BytesSerde, shown
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.parameters import SPLIT_BYTES
-from stateline.server.rows.columns import row_columns
 from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
@@ -20,51 +18,6 @@ PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_
 SPLIT_PARAMETERS = ("size_bytes", *(name for name in PARAMETERS if name not in ("columns", "split", "skip")))
 _LARGEST = 2**63 - 1
 _bytes = BytesSerde()
-
-
-@dataclass(frozen=True, slots=True)
-class RowSelection:
-    """Wanted rows and columns. Times are milliseconds since the epoch, both ends included."""
-
-    columns: tuple[str, ...] | None = None
-    keys: KeyRange = EVERY_KEY
-    from_ms: int | None = None
-    to_ms: int | None = None
-    as_of: int | None = None
-    only: tuple[bytes, ...] | None = None
-    """Of the keys in `keys` these alone, ascending."""
-    split: KeyRange = EVERY_KEY
-    """The stored keys of the rows, as the database has them."""
-    skip: int = 0
-    """So many of the rows that all the rest leaves are left out, from the first on."""
-
-    def is_nothing(self, kind: str) -> bool:
-        """Return whether no row can be wanted of a store of this kind. A session can end after `from_ms` and start
-        before an earlier `to_ms`."""
-        first_ms, last_ms = self.from_ms, self.to_ms
-        backwards = kind != "session" and first_ms is not None and last_ms is not None and first_ms > last_ms
-        return self.keys.is_empty or backwards or self.only == () or self.split.is_empty
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object for another node, without `split` and `skip`."""
-        end = None if self.keys.end is None else _text(self.keys.end)
-        only = None if self.only is None else [*map(_text, self.only)]
-        return {
-            "columns": self.columns, "start": _text(self.keys.start), "end": end, "from_ms": self.from_ms,
-            "to_ms": self.to_ms, "as_of": self.as_of, "only": only,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> RowSelection:
-        """Read the JSON object. Raises `KeyError`, `TypeError`, `ValueError` or `InvalidArgumentError` for anything
-        else."""
-        columns, end, only = told["columns"], told["end"], told["only"]
-        from_ms, to_ms, as_of = (
-            None if told[name] is None else int(told[name]) for name in ("from_ms", "to_ms", "as_of")
-        )
-        keys = KeyRange(_bytes.parse_text(told["start"]), None if end is None else _bytes.parse_text(end))
-        only = None if only is None else tuple(map(_bytes.parse_text, only))
-        return cls(None if columns is None else tuple(map(str, columns)), keys, from_ms, to_ms, as_of, only)
 
 
 def read_selection(
@@ -134,7 +87,7 @@ def _check_times(definition: StoreDefinition, *, has_times: bool, as_of: int | N
 
 def split_text(keys: KeyRange) -> str:
     """Return ``start.end`` of a split's stored keys, base64url without padding. An empty end is open."""
-    return f"{_text(keys.start)}.{_text(keys.end or b'')}"
+    return f"{text_of(keys.start)}.{text_of(keys.end or b'')}"
 
 
 def read_split(text: str) -> KeyRange:
@@ -146,7 +99,3 @@ def read_split(text: str) -> KeyRange:
     except InvalidArgumentError:
         pass
     raise InvalidArgumentError(f"split={shown(text)} is none: name one that …/splits gives.")
-
-
-def _text(boundary: bytes) -> str:
-    return base64.urlsafe_b64encode(boundary).rstrip(b"=").decode()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stateline.query.kinds import INTEGER, POSITION_SCHEMA, STRING
+from stateline.server.contract.formats import ARROW
 from stateline.server.contract.openapi import Operation, object_schema
-from stateline.server.rows.columns import MEDIA_TYPE
 from stateline.server.snapshots.filter import PARAMETERS, SPLIT_PARAMETERS
 
 PATH = "/v1/snapshots"
@@ -77,7 +77,7 @@ OPERATIONS = (
         "The rows of a partition, as an Arrow stream.",
         PARAMETERS,
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
-        media_type=MEDIA_TYPE,
+        media_type=ARROW,
     ),
     Operation(
         ROWS,
@@ -85,7 +85,7 @@ OPERATIONS = (
         "The same with a JSON body. With `keys`, only the rows of these keys, in the order of all rows.",
         problems=(400, 404, 406, 410, 421, 422, 429, 500, 503),
         members=dict.fromkeys(("keys", "keys_as", *PARAMETERS), False),
-        media_type=MEDIA_TYPE,
+        media_type=ARROW,
     ),
     Operation(
         SPLITS,

@@ -21,14 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from stateline.rows.selection import RowSelection
 from stateline.server.contract.answers import json_response
+from stateline.server.contract.formats import ARROW
 from stateline.server.guard.caller import name_of, require_owner, require_read
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.relay.large_reads import LargeReads, note_body
-from stateline.server.rows.columns import MEDIA_TYPE
 from stateline.server.rows.streams import OwningStream
 from stateline.server.snapshots.asked_nodes import OTHER_EPOCHS, PART, PART_ROWS
-from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.own_parts import OwnParts, SnapshotRequest, read_epochs
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.state.served_stores import ServedStores
@@ -114,7 +114,7 @@ class PartRoutes:
             resources.push_async_callback(rows.aclose)
             first = await anext(rows, None)  # before the answer begins, so that a refusal has its status
             chunks = stream_of(definition, wanted, first, rows)
-            return OwningStream(chunks, resources.pop_all(), self._patience_s, MEDIA_TYPE, {})
+            return OwningStream(chunks, resources.pop_all(), self._patience_s, ARROW, {})
 
     def _found(self, request: Request) -> Snapshot:
         snapshot = self._own.find(_id(request))

@@ -8,11 +8,11 @@ from contextlib import aclosing, closing
 import pyarrow as pa
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.rows.arrow_rows import arrow_schema, stream_batch, stream_start
-from stateline.server.rows.columns import STREAM_END
-from stateline.server.snapshots.filter import RowSelection
+from stateline.rows.arrow_rows import arrow_schema, stream_batch, stream_start
+from stateline.rows.columns import STREAM_END
+from stateline.rows.selection import RowSelection
+from stateline.rows.snapshot_rows import batches
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
-from stateline.server.snapshots.rows import batches
 from stateline.server.wire.turns import ScanPace, let_others_in
 from stateline_store.snapshots.checkpoints import CheckpointPart
 

@@ -24,23 +24,24 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows.columns import STREAM_END
+from stateline.rows.ranges import wanted_splits
+from stateline.rows.selection import RowSelection
 from stateline.serde.plain import JsonSerde, shown
 from stateline.serde.registered import awaits_registry
 from stateline.server.contract.answers import head_response, json_response
 from stateline.server.contract.arguments import Arguments, refuse_parameters
-from stateline.server.contract.formats import check_format
+from stateline.server.contract.formats import ARROW, check_format
 from stateline.server.contract.problems import problem_response
 from stateline.server.contract.written_arguments import from_body, from_query_string
 from stateline.server.guard.caller import caller_of, may_read, name_of, require_owner, require_read
 from stateline.server.guard.limits import Limits
 from stateline.server.nodes.http_over_link import came_over_link
 from stateline.server.relay.large_reads import LargeReads, note_body
-from stateline.server.rows.columns import MEDIA_TYPE, STREAM_END
 from stateline.server.rows.streams import OwningStream
 from stateline.server.snapshots.asked_nodes import NodeRefusedError
 from stateline.server.snapshots.cluster import ClusterSnapshots, KeptSnapshot, described
 from stateline.server.snapshots.filter import (
-    RowSelection,
     read_selected_keys,
     read_selection,
     read_split_size,
@@ -49,7 +50,6 @@ from stateline.server.snapshots.filter import (
 from stateline.server.snapshots.operations import ONE, PATH, ROWS, SPLITS
 from stateline.server.snapshots.own_parts import SnapshotRequest
 from stateline.server.snapshots.part_routes import PartRoutes
-from stateline.server.snapshots.ranges import wanted_splits
 from stateline.server.snapshots.sweeper import SnapshotSweeper
 from stateline.server.state.served_stores import ServedStore, ServedStores
 from stateline.server.wire.bodies import Bodies
@@ -154,9 +154,9 @@ class SnapshotRoutes:
     async def rows(self, request: Request) -> Response:
         snapshot, part, definition = await self._part(request)
         wanted = read_selection(Arguments(from_query_string(request.scope["query_string"])), definition)
-        check_format(request, MEDIA_TYPE)
+        check_format(request, ARROW)
         if request.method == "HEAD":
-            return head_response(MEDIA_TYPE, _headers(part))
+            return head_response(ARROW, _headers(part))
         if (answer := await self._large.answer(request)) is not None:
             return answer
         return await self._rows(request, snapshot, part, definition, wanted)
@@ -164,7 +164,7 @@ class SnapshotRoutes:
     async def rows_of_keys(self, request: Request) -> Response:
         """POST …/stores/{store}/partitions/{partition}: the rows that a body asks for, of its keys if it names any."""
         refuse_parameters(request)
-        check_format(request, MEDIA_TYPE)
+        check_format(request, ARROW)
         snapshot, part, definition = await self._part(request)
 
         def parse(body: bytes) -> tuple[RowSelection, int]:
@@ -230,7 +230,7 @@ class SnapshotRoutes:
             await resources.enter_async_context(self._limits.scan(caller_of(request)))
             checkpoint = await resources.enter_async_context(self._opened(snapshot, part, definition))
             chunks = _stream(checkpoint, definition, wanted)
-            return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, MEDIA_TYPE, _headers(part))
+            return OwningStream(chunks, resources.pop_all(), self._limits.timeout_s, ARROW, _headers(part))
 
     @asynccontextmanager
     async def _opened(
@@ -288,9 +288,9 @@ class SnapshotRoutes:
 async def _stream(
     checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection
 ) -> AsyncGenerator[bytes, None]:
-    await loaded("stateline.server.snapshots.rows")
-    from stateline.server.rows.arrow_rows import stream_batch, stream_start
-    from stateline.server.snapshots.rows import batch_schema, batches
+    await loaded("stateline.rows.snapshot_rows")
+    from stateline.rows.arrow_rows import stream_batch, stream_start
+    from stateline.rows.snapshot_rows import batch_schema, batches
 
     yield stream_start(batch_schema(checkpoint, definition, wanted))
     pace = ScanPace()

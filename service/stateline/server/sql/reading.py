@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from stateline.query.values import Failure, Outcome, QueryRows, ScanQuery, Terms, answers_of, failures_of
+from stateline.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
+from stateline.rows.columns import STREAM_END
+from stateline.rows.selection import RowSelection
 from stateline.server.queries.requests import keys_query
 from stateline.server.routing.query_routing import QueryRouting
-from stateline.server.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
-from stateline.server.rows.columns import STREAM_END
 from stateline.server.snapshots.asked_nodes import PART_ROWS, AskedNodes
 from stateline.server.snapshots.cluster import KeptSnapshot
-from stateline.server.snapshots.filter import RowSelection
 from stateline.server.snapshots.open_checkpoints import OpenCheckpoints
 from stateline.server.snapshots.part_rows import batches_of, rows_of_parts
 from stateline.server.sql.selection import Selection, scans_of

@@ -21,6 +21,7 @@ from stateline.model.store_definition import StoreDefinition
 from stateline.processes.seldom import seldom
 from stateline.query.execution import execute
 from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer, ServedBy, Terms, served_by
+from stateline.rows.ranges import store_schema
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
 from stateline_store import (
@@ -32,7 +33,6 @@ from stateline_store import (
     Reader,
     RetryLaterError,
     SecondaryReader,
-    Segments,
     StateDirectory,
     StatelineError,
     StoreSchema,
@@ -448,14 +448,6 @@ class Partitions:
 def _open(reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
     shown = PlainValuesReader(reader, headers=definition.headers) if plain else reader
     return _Open(reader, place, plain, shown, reader.layout, store_schema(definition, reader.layout))
-
-
-def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
-    """Return the schema for queries of a store, from its declaration and its database's layout."""
-    interval_ms = layout.segment_interval_ms
-    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
-    # Values stay as stored. Answers split them, a column at a time.
-    return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.rows.arrow_rows import (
+from stateline.rows.arrow_rows import (
     arrow_schema,
     big_endian,
     binary_array,
@@ -39,11 +39,9 @@ from stateline.server.rows.arrow_rows import (
     value_columns,
     window_columns,
 )
-from stateline.server.snapshots.filter import RowSelection
-from stateline.server.snapshots.ranges import history_ranges, latest_ranges, readable_times, stored_ranges
-from stateline.server.snapshots.stored_rows import Row, StoredRows, bounded
-from stateline.server.state.partitions import store_schema
-from stateline.server.wire.turns import STEP_BYTES
+from stateline.rows.ranges import history_ranges, latest_ranges, readable_times, store_schema, stored_ranges
+from stateline.rows.selection import RowSelection
+from stateline.rows.stored_rows import Row, StoredRows, bounded
 from stateline_store import DamagedDataError, StoreSchema
 from stateline_store.reads.versioned_reads import VersionedRecord
 from stateline_store.rows.segments import PREFIX
@@ -53,7 +51,7 @@ from stateline_store.snapshots.checkpoints import Checkpoint
 
 # Limits of a batch, and so of a reader's memory. The bytes may be slightly exceeded.
 BATCH_ROWS = 4096
-BATCH_BYTES = STEP_BYTES
+BATCH_BYTES = 512 * 1024
 
 _WIDTH = PREFIX.size
 _INT64 = pa.int64()

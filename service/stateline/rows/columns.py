@@ -24,10 +24,8 @@ from stateline.serde.model import ModelSerde
 from stateline.serde.plain import FloatSerde, IntegerSerde, JsonSerde, Serde, StringSerde, shown
 from stateline.serde.scalars import DatetimeSerde, UuidSerde
 from stateline.serde.shown_as_json import SHOWN_AS_JSON
-from stateline.server.contract.formats import ARROW
 from stateline_store import InvalidArgumentError
 
-MEDIA_TYPE = ARROW
 # What ends a stream; without it a reader cannot tell the end from a broken connection (Arrow's IPC format: a
 # continuation marker and a length of 0).
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"

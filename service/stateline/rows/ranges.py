@@ -9,15 +9,23 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from stateline.model.store_definition import StoreDefinition
-from stateline.server.snapshots.filter import RowSelection
-from stateline.server.state.partitions import store_schema
+from stateline.rows.selection import RowSelection
 from stateline_store import StoreSchema
+from stateline_store.layout import Layout
 from stateline_store.reads.splits import Split, common
 from stateline_store.rows.segments import PREFIX, Segments, existing
 from stateline_store.rows.versioned_rows import LATEST
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.checkpoints import Checkpoint
+
+
+def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
+    """Return the schema for queries of a store, from its declaration and its database's layout."""
+    interval_ms = layout.segment_interval_ms
+    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
+    # Values stay as stored. Answers split them, a column at a time.
+    return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 
 
 def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelection) -> Iterator[KeyRange]:

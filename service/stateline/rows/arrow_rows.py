@@ -44,8 +44,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateline.model.store_definition import StoreDefinition
+from stateline.rows.columns import HEADERS, Column, is_shown_as_json, row_columns, type_name
 from stateline.serde.plain import Serde
-from stateline.server.rows.columns import HEADERS, Column, is_shown_as_json, row_columns, type_name
 from stateline_store import DamagedDataError, InvalidArgumentError
 from stateline_store.reads.versioned_reads import VersionedRecord
 from stateline_store.rows.headers import Headers, split_headers
