@@ -13,6 +13,7 @@ never change.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -23,7 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 from stateline.backup.webhdfs import WEB_SCHEMES, WebHdfs
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
-from stateline_store import ConfigurationError, DoesNotExistError, RetryLaterError
+from stateline_store import ConfigurationError, DamagedDataError, DoesNotExistError, RetryLaterError
 from stateline_store.snapshots.backup import Backup
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class BackupLocation:
 
         self._refusals = (obstore.exceptions.BaseError, OSError)
         self.url = url
+        self.application_id = application_id
         self._below = quote(application_id, safe="")
         scheme = urlsplit(url).scheme
         if scheme and scheme not in _SCHEMES:
@@ -78,6 +80,11 @@ class BackupLocation:
             raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
         return cls(config.backup_location, config.application_id)
 
+    def applications(self) -> list[str]:
+        """Return the ids of all applications with backups at the same URL."""
+        with self._asked("list applications"):
+            return sorted(map(unquote, self._store.list_with_delimiter()["common_prefixes"]))
+
     def put_file(self, digest: str, path: Path, size: int, begin: int = 0) -> None:
         """Write so many bytes of a file from `begin` on under their digest, which the caller has computed."""
         place = f"{self._below}/files/{digest}"
@@ -90,11 +97,19 @@ class BackupLocation:
                 content = _pieces(path, begin, size)
                 self._store.put(place, content, chunk_size=_PIECE_BYTES, max_concurrency=2)
 
-    def pieces_of_file(self, digest: str) -> Iterator[bytes]:
-        """Yield the bytes of a file. Raises `DoesNotExistError` if it is not there."""
-        with self._asked(f"read {digest}"):
+    def checked_piece(self, digest: str, size: int, name: str) -> Iterator[bytes]:
+        """Yield the bytes of a piece of the file `name`. Raises `DamagedDataError`, at the latest at their end, if they
+        are not what was written, and `DoesNotExistError` if they are gone."""
+        found, left = hashlib.blake2b(digest_size=32), size
+        with self._asked(f"read {digest}, a piece of {name}"):
             for piece in self._store.get(f"{self._below}/files/{digest}").stream():
+                found.update(piece)
+                left -= len(piece)
+                if left < 0:
+                    break
                 yield bytes(piece)
+        if left or found.hexdigest() != digest:
+            raise DamagedDataError(f"A piece of {name} is not what was written: {self.url}, {digest}.")
 
     def write(self, backup: Backup) -> None:
         """Write a manifest, which makes its files count. Writing it again replaces it."""

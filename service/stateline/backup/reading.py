@@ -6,7 +6,6 @@ like those. A file that is damaged or gone at the location makes its backup unus
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import tempfile
@@ -130,17 +129,6 @@ def _fetch_file(location: BackupLocation, digests: Sequence[str], path: Path, si
         left.truncate(begin)
     with ArrivingFile(path, size) as file:
         for digest, length in pieces[kept:]:
-            _fetch_piece(location, digest, file, length)
+            for part in location.checked_piece(digest, length, path.name):
+                file.add(part)
         file.finish(file.digest)
-
-
-def _fetch_piece(location: BackupLocation, digest: str, file: ArrivingFile, size: int) -> None:
-    found, left = hashlib.blake2b(digest_size=32), size
-    for part in location.pieces_of_file(digest):
-        found.update(part)
-        left -= len(part)
-        if left < 0:
-            break
-        file.add(part)
-    if left or found.hexdigest() != digest:
-        raise DamagedDataError(f"A piece of {file.path.name} is not what was written: {location.url}, {digest}.")

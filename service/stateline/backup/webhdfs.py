@@ -66,6 +66,11 @@ class WebHdfs:
             if each["type"] == "DIRECTORY":
                 yield from self.list(f"{prefix}/{each['pathSuffix']}")
 
+    def list_with_delimiter(self) -> dict[str, Sequence[str]]:
+        """Return the names of the folders here as `common_prefixes`."""
+        found = self._ask("GET", "LISTSTATUS", "").json()["FileStatuses"]["FileStatus"]
+        return {"common_prefixes": [each["pathSuffix"] for each in found if each["type"] == "DIRECTORY"]}
+
     def delete(self, paths: str | Sequence[str]) -> None:
         """Delete these files. Absent ones are ignored."""
         for path in [paths] if isinstance(paths, str) else paths:

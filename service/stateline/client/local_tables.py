@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from stateline.client.sql import SqlAnswer, installed
+from stateline.client.sql import installed
 from stateline.sql.struct_types import converted, quoted, times_of
 from stateline_store import InvalidArgumentError
 
@@ -19,18 +19,18 @@ _VERSIONS = "_versions"
 
 
 class LocalTables:
-    """Tables with the names and types of the server's SQL. `answer` is that of `SERVERS_TABLES`.
+    """Tables with the names and types of the server's SQL. `described` are the rows of `SERVERS_TABLES`.
 
     Raises `ConfigurationError` if DuckDB is not installed, and `InvalidArgumentError` for a store that is no table.
     For one thread at a time.
     """
 
-    def __init__(self, answer: SqlAnswer, stores: Container[str]) -> None:
+    def __init__(self, described: Iterable[Mapping[str, Any]], stores: Container[str]) -> None:
         self.connection: DuckDBPyConnection = installed("duckdb", "'stateline[sql]'").connect(":memory:")
         self.connection.execute("SET TimeZone = 'UTC'")
         self._stores = stores
         self._columns: dict[str, dict[str, str]] = {}
-        for row in answer:
+        for row in described:
             types = (kind.replace("TIMESTAMP WITH TIME ZONE", _TIME) for kind in row["column_types"])
             self._columns[row["name"]] = dict(zip(row["column_names"], types, strict=True))
 

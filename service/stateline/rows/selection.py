@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stateline.model.store_definition import StoreDefinition
 from stateline.serde.plain import BytesSerde
+from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
 _bytes = BytesSerde()
@@ -56,6 +58,29 @@ class RowSelection:
         keys = KeyRange(_bytes.parse_text(told["start"]), None if end is None else _bytes.parse_text(end))
         only = None if only is None else tuple(map(_bytes.parse_text, only))
         return cls(None if columns is None else tuple(map(str, columns)), keys, from_ms, to_ms, as_of, only)
+
+
+def keys_between(lower: bytes | None, upper: bytes | None, prefix: bytes | None) -> KeyRange:
+    """Return the range of these keys, both included, or of those that begin with `prefix`. Raises
+    `InvalidArgumentError` for both."""
+    if prefix is None:
+        return KeyRange(lower or b"", None if upper is None else upper + b"\0")  # the least key above upper
+    if lower is not None or upper is not None:
+        raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
+    return KeyRange.prefixed(prefix)
+
+
+def check_times(definition: StoreDefinition, *, has_times: bool, as_of: int | None) -> None:
+    """Raise `UnknownQueryTypeError` for times in a store without them, or `as_of` in one without versions, and
+    `InvalidArgumentError` for both."""
+    if as_of is not None and definition.kind != "versioned":
+        raise UnknownQueryTypeError(
+            f"{definition.name!r} is of kind {definition.kind}: only versioned stores have as_of."
+        )
+    if as_of is not None and has_times:
+        raise InvalidArgumentError("as_of stands alone: leave out from and to, or as_of.")
+    if has_times and definition.kind == "key_value":
+        raise UnknownQueryTypeError(f"{definition.name!r} keeps no timestamps: leave out from and to.")
 
 
 def text_of(boundary: bytes) -> str:

@@ -1,7 +1,8 @@
 """`Backup`: what one node wrote of its stores to a backup location, as its manifest has it.
 
     manifest := {"format": 1, "id", "node", "application_id", "created_at_ms", "topology": digest,
-                 "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog"}},
+                 "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog", "retention_ms",
+                                    "window_size_ms", "headers", "partitions"}},
                  "offsets": {directory of a part: offset in its changelog},
                  "committed": {task: {topic: [next offset, partition time or null, parts of the note or null]}},
                  "digests": {path: [digest …]}, "copy": as in `store_copies`}
@@ -18,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from stateline_store.errors import DamagedDataError, NewerFormatError
@@ -27,6 +29,12 @@ from stateline_store.snapshots.store_copies import StoreCopy
 _FORMAT = 1  # on disk: never change what 1 means
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 PIECE_BYTES = 4 * 1024 * 1024  # on disk: never change
+
+
+def backup_id(at_ms: int) -> str:
+    """Return the id of backups of this moment (milliseconds since the epoch): ids order as times do."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at:%Y%m%dT%H%M%S}.{at_ms % 1000:03}Z"
 
 
 def piece_sizes(path: str, size: int) -> list[int]:
@@ -57,9 +65,14 @@ class Backup:
 
     def of_task(self, task_id: str) -> Backup:
         """Return the same backup with the stores of this task alone. It has no parts if it lacks the task."""
-        parts = tuple(part for part in self.copy.parts if task_of(part) == task_id)
-        files = {path: size for path, size in self.copy.files.items() if path.partition("/")[0] == task_id}
-        return replace(self, copy=replace(self.copy, parts=parts, files=files))
+        return self.of_parts([part for part in self.copy.parts if task_of(part) == task_id])
+
+    def of_parts(self, parts: Sequence[CheckpointPart]) -> Backup:
+        """Return the same backup with these of its parts alone, and their files."""
+        directories = {part.directory for part in parts}
+        files = {path: size for path, size in self.copy.files.items() if path.rpartition("/")[0] in directories}
+        digests = {path: self.digests[path] for path in files if path in self.digests}
+        return replace(self, digests=digests, copy=replace(self.copy, parts=tuple(parts), files=files))
 
     def encode(self) -> bytes:
         """Return the bytes of the manifest."""

@@ -166,7 +166,7 @@ from stateline.server.changes.batches import change_batch, change_schema
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.written_arguments import from_query_string
 from stateline.rows.arrow_rows import arrow_schema, record_batch, stream_batch, stream_start
-from stateline.server.snapshots import rows
+from stateline.rows import snapshot_rows as rows
 from stateline.server.snapshots.filter import read_selection
 from stateline_store import VersionedRecord, Windowed
 

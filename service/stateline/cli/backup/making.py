@@ -7,11 +7,12 @@ import asyncio
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.dsl.app import App
-from stateline.server.backups.making import BackupMaker, backup_id
+from stateline.server.backups.making import BackupMaker
 from stateline.server.state.workers import Workers
 from stateline.server.wire.time_limits import TimeLimits
 from stateline_store import StateDirectory
 from stateline_store.clock import now_ms
+from stateline_store.snapshots.backup import backup_id
 
 
 def make_now(app: App, config: Config) -> Row:

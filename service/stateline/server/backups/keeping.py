@@ -16,9 +16,10 @@ from pathlib import Path
 import orjson
 
 from stateline.deployment.json_files import publish
-from stateline.server.backups.making import BackupMaker, backup_id
+from stateline.server.backups.making import BackupMaker
 from stateline_store import DamagedDataError, StatelineError
 from stateline_store.clock import now_ms
+from stateline_store.snapshots.backup import backup_id
 
 _log = logging.getLogger(__name__)
 

@@ -11,16 +11,17 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.retention import Swept, sweep
 from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
+from stateline.deployment.stores.topology_file import Placement, read_topology
 from stateline.model.topology import Topology
+from stateline.serde.plain import type_name
 from stateline.server.state.workers import Workers
 from stateline_store import NotPresentError, StatelineError
 from stateline_store.clock import now_ms
@@ -36,12 +37,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _NICENESS = 10
-
-
-def backup_id(at_ms: int) -> str:
-    """Return the id of backups of this moment (milliseconds since the epoch): ids order as times do."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at:%Y%m%dT%H%M%S}.{at_ms % 1000:03}Z"
 
 
 class BackupMaker:
@@ -108,7 +103,8 @@ class BackupMaker:
         path = self._snapshots.path / snapshot_id
         source = str(known_process_id(self._application))
         copy = await asyncio.to_thread(StoreCopy.of, source, topics, parts, path)
-        stores = {part.store: self._described(part.store) for part in parts}
+        placements = read_topology(self._application).placements()
+        stores = {part.store: self._described(part.store, placements) for part in parts}
         application, digest = self._topology.application_id, self._topology.digest()
         node = self._config.node
         return Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
@@ -125,14 +121,18 @@ class BackupMaker:
             if task.subtopology == subtopology.ordinal
         ]
 
-    def _described(self, name: str) -> dict[str, Any]:
-        store = self._topology.stores[name]
+    def _described(self, name: str, placements: Mapping[str, Placement]) -> dict[str, Any]:
+        store, placement = self._topology.stores[name], placements.get(name)
         return {
             "kind": store.kind,
-            "key_type": store.key.name,
-            "value_type": store.value.name,
+            "key_type": type_name(store.key),
+            "value_type": type_name(store.value),
             "timestamped": store.timestamped,
             "changelog": store.changelog(self._topology.application_id),
+            "retention_ms": store.retention_ms,
+            "window_size_ms": store.window_size_ms,
+            "headers": store.headers,
+            "partitions": None if placement is None else placement.partitions,
         }
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from stateline.model.store_definition import StoreDefinition
 from stateline.rows.columns import row_columns
-from stateline.rows.selection import RowSelection, text_of
+from stateline.rows.selection import RowSelection, check_times, keys_between, text_of
 from stateline.serde.key_text import other_spellings
 from stateline.serde.plain import BytesSerde, shown
 from stateline.server.contract.arguments import Arguments
 from stateline.server.contract.parameters import SPLIT_BYTES
-from stateline_store import InvalidArgumentError, UnknownQueryTypeError
+from stateline_store import InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, KeyRange
 
 PARAMETERS = ("columns", "lower", "upper", "prefix", "after", "from", "to", "as_of", "split", "skip")
@@ -31,7 +31,7 @@ def read_selection(
     arguments.refuse_others(allowed)
     columns = arguments.text("columns")
     from_ms, to_ms, as_of = arguments.time("from"), arguments.time("to"), arguments.time("as_of")
-    _check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
+    check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
     wanted = RowSelection(None if columns is None else tuple(columns.split(",")), _keys(arguments, definition))
     row_columns(definition, wanted.columns)  # raises for one that there is not
     split = arguments.text("split")
@@ -60,29 +60,13 @@ def _keys(arguments: Arguments, definition: StoreDefinition) -> KeyRange:
     lower, upper, prefix, after = (
         arguments.key(name, definition.key) for name in ("lower", "upper", "prefix", "after")
     )
-    if prefix is not None and (lower is not None or upper is not None):
-        raise InvalidArgumentError("prefix stands alone: leave out lower and upper, or prefix.")
     if after is not None and not definition.key_value:
         raise InvalidArgumentError(
             f"after is of key-value stores, whose rows come by key; {definition.name!r} is of kind {definition.kind}: "
             "read it by lower and upper, or by from and to."
         )
-    if prefix is not None:
-        keys = KeyRange.prefixed(prefix)
-    else:
-        keys = KeyRange(lower or b"", None if upper is None else upper + b"\0")  # the least key above upper
+    keys = keys_between(lower, upper, prefix)
     return keys if after is None else KeyRange(max(keys.start, after + b"\0"), keys.end)
-
-
-def _check_times(definition: StoreDefinition, *, has_times: bool, as_of: int | None) -> None:
-    if as_of is not None and definition.kind != "versioned":
-        raise UnknownQueryTypeError(
-            f"{definition.name!r} is of kind {definition.kind}: only versioned stores have as_of."
-        )
-    if as_of is not None and has_times:
-        raise InvalidArgumentError("as_of stands alone: leave out from and to, or as_of.")
-    if has_times and definition.kind == "key_value":
-        raise UnknownQueryTypeError(f"{definition.name!r} keeps no timestamps: leave out from and to.")
 
 
 def split_text(keys: KeyRange) -> str:

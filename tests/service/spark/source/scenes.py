@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -12,13 +14,16 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import httpx
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from support.apps.kinds_app import SIZE_MS
-from support.apps.matrix_app import Deployment
+from stateline.cli.backup.making import make_now
+from stateline.config.loading import load_config
+from support.apps.kinds_app import SIZE_MS, Event
+from support.apps.matrix_app import Deployment, build
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
 
@@ -26,6 +31,8 @@ Row: TypeAlias = dict[str, Any]
 WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")
 VERSIONED, KEY_VALUE = ("history", "table"), ("plain", "stamped", "latest")
 STORES = (*KEY_VALUE, *WINDOWS, "each", *SESSIONS, *VERSIONED)
+_BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
+_KEYS = ["", "a", "ab", "b", "k|1", "k2", "zürich", "~"]
 _STAMPED = ("newest", "stamped-visits", "stamped", "latest")
 
 
@@ -40,6 +47,17 @@ class Kinds:
     def url(self) -> str:
         return str(self.client.base_url).rstrip("/")
 
+    def back_up(self, url: str) -> str:
+        """Back up the stores on disk to this location; the backup's id."""
+        app, deployment = build(self.deployment.run), self.deployment
+        given = [
+            f"state.dir={deployment.root / 's'}",
+            f"bootstrap.servers={deployment.servers}",
+            "server.snapshots.max=100",
+        ]
+        config = load_config(app.application_id, environment={}, overrides=[*given, f"backup.location={url}"])
+        return str(make_now(app, config)["backup"])
+
     def expected(self, store: str) -> list[Row]:
         """The rows of a store, times in milliseconds, values as JSON has them; from plain dicts alone."""
         history, rows = self.deployment.history, []
@@ -52,6 +70,26 @@ class Kinds:
             for found in oracle.models[store].contents():
                 rows += _rows(store, found)
         return rows
+
+
+@contextlib.contextmanager
+def kinds_that_run(root: Path) -> Iterator[Kinds]:
+    """Stores of every kind with the same records, committed, over three partitions."""
+    deployment = Deployment(root, "", uuid4().hex[:8])
+    deployment.send(_events(150))
+    with deployment.worker(commit__interval__ms=50), deployment.server(server__snapshots__max=100) as client:
+        deployment.wait_for(client, "committed", deployment.history.ends())
+        yield Kinds(deployment, client)
+
+
+def _events(count: int) -> list[Event]:
+    """Two seconds apart: some out of order, some deletes."""
+    chance, made = random.Random(5), []
+    for n in range(count):
+        back = chance.choices([0, chance.randrange(100_000)], [7, 2])[0]
+        value = None if chance.random() < 0.12 else {"n": n, "x": [n, None]}
+        made.append((chance.choice(_KEYS), value, max(_BASE_MS, _BASE_MS + n * 2_000 - back)))
+    return made
 
 
 def _rows(store: str, found: tuple[Any, ...]) -> list[Row]:

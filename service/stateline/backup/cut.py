@@ -1,0 +1,221 @@
+"""`BackupCut`: a backup as its readers see it, with the parts of all nodes. No server and no application is needed.
+
+The manifests tell the kind, the types and the retention of each store. Ready-made serdes are known by their names.
+Values of a Schema Registry and of serdes of one's own stay the stored bytes, unless the reader gives the declaration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from stateline import serdes
+from stateline.backup.location import BackupLocation
+from stateline.model.store_definition import StoreDefinition
+from stateline.serde.iso_times import epoch_ms, iso_time
+from stateline.serde.plain import BytesSerde, JsonSerde, Serde, shown
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    InvalidArgumentError,
+    Position,
+    RetryLaterError,
+    TopologyError,
+)
+from stateline_store.files.durable_files import refused
+from stateline_store.layout import is_timestamped
+from stateline_store.snapshots.backup import Backup, backup_id, piece_sizes
+from stateline_store.snapshots.checkpoints import CheckpointPart
+
+_log = logging.getLogger(__name__)
+
+_ID = re.compile(r"\d{8}T\d{6}\.\d{3}Z", re.ASCII)
+_FOREVER_MS = 2**62  # the retention of manifests that tell none
+_SHOWN = 3
+_FETCHED_AT_ONCE = 4  # files: an object store answers each slowly
+_SERDES: Mapping[str, Serde] = {
+    each.name: each
+    for each in (
+        *(serdes.string, serdes.json, serdes.bytes, serdes.int32, serdes.int64, serdes.float64),
+        *(serdes.uuid, serdes.datetime, serdes.msgpack),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackupCut:
+    """The manifests of all nodes with one id. Picklable, thread-safe."""
+
+    url: str
+    application_id: str
+    manifests: tuple[Backup, ...]
+
+    @property
+    def id(self) -> str:
+        """The backup's id, the time at which it was made."""
+        return self.manifests[0].id
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of its stores."""
+        return tuple(sorted({name for each in self.manifests for name in each.stores}))
+
+    def parts(self, store: str) -> dict[int, Backup]:
+        """Return each partition of this store, as a backup of this part alone. If it moved meanwhile and two nodes have
+        it, the later commit counts.
+
+        Raises `DoesNotExistError` for an unknown store, `DamagedDataError` if a partition is missing."""
+        return {partition: backup.of_parts([part]) for partition, (part, backup) in self._placed(store).items()}
+
+    def of_store(self, store: str) -> BackupCut:
+        """Return the same cut with the files of this store alone. Raises as `parts`."""
+        return replace(self, manifests=tuple(self.parts(store).values()))
+
+    def position(self, store: str) -> Position:
+        """Return the input that the rows of this store reflect. Raises as `parts`."""
+        return reduce(Position.merge, (part.position for part, _ in self._placed(store).values()), Position())
+
+    def _placed(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
+        told, found = self._described(store), dict[int, tuple[CheckpointPart, Backup]]()
+        for backup in self.manifests:
+            for part in backup.copy.parts:
+                known = found.get(part.partition)
+                if part.store == store and (known is None or known[0].committed_at_ms < part.committed_at_ms):
+                    found[part.partition] = part, backup
+        if missing := set(range(told.get("partitions") or 0)) - found.keys():
+            raise DamagedDataError(
+                f"The backup {self.id} has no partition {', '.join(map(str, sorted(missing)))} of {store!r}: another "
+                "node had it, or it was just moving. Take another backup."
+            )
+        return dict(sorted(found.items()))
+
+    def definition(self, store: str, declared: StoreDefinition | None = None) -> StoreDefinition:
+        """Return the store's declaration, as far as the manifest tells it, or `declared`. Raises `DoesNotExistError`,
+        and `TopologyError` if `declared` has another kind or other types."""
+        told = self._described(store)
+        kind, retention_ms = told["kind"], int(told.get("retention_ms", _FOREVER_MS))
+        headers = is_timestamped(kind) and bool(told.get("headers"))
+        types = serde_named(str(told["key_type"])), serde_named(str(told["value_type"]))
+        window_size_ms = int(told.get("window_size_ms", 0))
+        known = StoreDefinition(
+            store, kind, *types, retention_ms=retention_ms, window_size_ms=window_size_ms, headers=headers
+        )
+        if declared is not None and _bytes_of(declared) != _bytes_of(known):
+            raise TopologyError(
+                f"The backup {self.id} has {store!r} as {_bytes_of(known)}, and it is declared as "
+                f"{_bytes_of(declared)}: give the declaration that it was written with."
+            )
+        return known if declared is None else declared
+
+    def _described(self, store: str) -> Mapping[str, Any]:
+        for each in self.manifests:
+            if store in each.stores:
+                return each.stores[store]
+        near = difflib.get_close_matches(store, self.stores, n=_SHOWN) or self.stores
+        raise DoesNotExistError(f"The backup {self.id} has no store {shown(store)}, but {', '.join(near)}.")
+
+
+def find_cut(url: str, as_of: str | int | datetime | None = None, application_id: str | None = None) -> BackupCut:
+    """Return the newest backup that has every partition; with `as_of`, the backup of this id, or the newest up to this
+    time (ISO 8601, `datetime`, or milliseconds since the epoch). `application_id` may be left out if the location has
+    backups of one application.
+
+    Raises `DoesNotExistError` if there is none, `DamagedDataError` if the one of this id is unreadable,
+    `ConfigurationError` without the extra `backup`, and `RetryLaterError` when the location refuses."""
+    if not urlsplit(url).scheme and not Path(url).is_dir():
+        raise DoesNotExistError(f"{url} is no directory: give the backup.location of the application.")
+    location = BackupLocation(url, application_id or _only_application(url))
+    application_id = location.application_id
+    nodes: dict[str, list[str]] = {}
+    for id_, node in location.manifests():
+        nodes.setdefault(id_, []).append(node)
+    if not nodes:
+        raise DoesNotExistError(f"{url} has no backup of {application_id}: make one with stateline backup now.")
+    if isinstance(as_of, str) and _ID.fullmatch(as_of):
+        if as_of not in nodes:
+            newest = ", ".join(sorted(nodes)[-_SHOWN:])
+            raise DoesNotExistError(f"{url} has no backup {as_of} of {application_id}. The newest are {newest}.")
+        return BackupCut(url, application_id, tuple(location.read(as_of, node) for node in nodes[as_of]))
+    until = None if as_of is None else backup_id(_time_ms(as_of))
+    why = f"the oldest is {min(nodes)}"
+    for id_ in sorted(nodes, reverse=True):
+        if until is None or id_ <= until:
+            try:
+                found = BackupCut(url, application_id, tuple(location.read(id_, node) for node in nodes[id_]))
+                for store in found.stores:
+                    found.position(store)  # raises if a partition is missing
+                return found
+            except (DoesNotExistError, DamagedDataError) as error:
+                why = str(error)
+                _log.warning("The backup %s is not read: %s", id_, error)
+    asked = "" if until is None else f" up to {until}"
+    raise DoesNotExistError(f"{url} has no whole backup of {application_id}{asked}: {why}")
+
+
+def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> None:
+    """Fetch the files of `backup`, of one part, into this directory, in which `Checkpoint` opens it. The sweep spares
+    them meanwhile, if leases may be written.
+
+    Raises `DamagedDataError` for a file that is not what was written, `DoesNotExistError` for one that is gone, and
+    `RetryLaterError` when the location or the disk refuses."""
+
+    def fetch(file: tuple[str, int]) -> None:
+        path, size = file
+        with (directory / path).open("xb") as new:
+            for digest, length in zip(backup.digests[path], piece_sizes(path, size), strict=True):
+                new.writelines(location.checked_piece(digest, length, path))
+
+    with contextlib.ExitStack() as lease:
+        with contextlib.suppress(RetryLaterError):  # not of who may only read
+            lease.enter_context(location.lease(backup.id))
+        try:
+            for part in backup.copy.parts:
+                (directory / part.directory).mkdir(parents=True)
+            with ThreadPoolExecutor(_FETCHED_AT_ONCE) as threads:
+                list(threads.map(fetch, backup.copy.files.items()))
+        except OSError as error:
+            raise refused(directory, "written", error) from error
+
+
+def serde_named(name: str) -> Serde:
+    """Return the serde with this name in a manifest. It has the Arrow type of the values over HTTP, except for serdes
+    that only the application has: those give the stored bytes."""
+    if name in _SERDES:
+        return _SERDES[name]
+    made: BytesSerde | JsonSerde = JsonSerde() if name.startswith("model(") else BytesSerde()
+    made.name = name
+    return made
+
+
+def _bytes_of(definition: StoreDefinition) -> str:
+    """Return what decides the meaning of a store's bytes."""
+    return f"{definition.form} of {definition.types.key} and {definition.types.value}"
+
+
+def _only_application(url: str) -> str:
+    found = BackupLocation(url, "").applications()
+    if len(found) != 1:
+        raise DoesNotExistError(
+            f"{url} has backups of {', '.join(found)}: name one as application_id."
+            if found
+            else f"{url} has no backups: give the backup.location of the application."
+        )
+    return found[0]
+
+
+def _time_ms(at: str | int | datetime) -> int:
+    if isinstance(at, int):
+        return at
+    if isinstance(at, datetime) and at.tzinfo is None:
+        raise InvalidArgumentError(f"as_of={at} has no time zone: give it one.")
+    return epoch_ms(iso_time(at, UTC) if isinstance(at, str) else at)
