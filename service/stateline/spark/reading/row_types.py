@@ -64,6 +64,15 @@ def default_schema(store: Mapping[str, Any], columns: Sequence[str] | None = Non
     return StructType([StructField(name, known[name]) for name in names])
 
 
+def check_columns(columns: Sequence[str] | None, schema: StructType) -> None:
+    """Raise `InvalidArgumentError` if the option `columns` is given beside another schema."""
+    if columns not in (None, tuple(schema.fieldNames())):
+        raise InvalidArgumentError(
+            f"columns={','.join(columns or ())} and a schema of {', '.join(schema.fieldNames())} are both given: leave "
+            "out columns."
+        )
+
+
 class RowShape:
     """Converts batches of a store's rows into batches of a DataFrame. Picklable, thread-safe."""
 

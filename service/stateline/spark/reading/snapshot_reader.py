@@ -25,7 +25,7 @@ from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives, renew
-from stateline.spark.reading.row_types import RowShape
+from stateline.spark.reading.row_types import RowShape, check_columns
 from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
@@ -85,11 +85,7 @@ class SnapshotReader(DataSourceReader):
     """Plans and reads one scan. Spark pickles it before it calls `partitions`."""
 
     def __init__(self, options: SourceOptions, pin: str, schema: StructType, store: Mapping[str, Any]) -> None:
-        if options.columns not in (None, tuple(schema.fieldNames())):
-            raise InvalidArgumentError(
-                f"columns={','.join(options.columns or ())} and a schema of {', '.join(schema.fieldNames())} are both "
-                "given: leave out columns."
-            )
+        check_columns(options.columns, schema)
         self._options, self._pin = options, pin
         self._shape = RowShape(schema, store)
         given = options.keys

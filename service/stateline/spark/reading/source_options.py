@@ -33,12 +33,13 @@ DEFAULT_SPLIT_BYTES = 128 * 1024 * 1024
 _LONGEST_PIN = 64  # characters that the server accepts
 CONNECTION = ("url", "token", "token_file", "ca_file", "timeout_s", "retry_s")
 _BOUNDS = ("lower", "upper", "prefix", "from", "to", "as_of")
+ROW_OPTIONS = ("store", "columns", "keys", "split_bytes", *_BOUNDS)
 SNAPSHOT_OPTIONS = (
     *CONNECTION,
-    *("store", "stores", "snapshot", "pin", "ttl_s", "max_age_s", "lease", "renew", "columns", "keys", "split_bytes"),
-    "changes",
-    *_BOUNDS,
+    *("stores", "snapshot", "pin", "ttl_s", "max_age_s", "lease", "renew", "changes"),
+    *ROW_OPTIONS,
 )
+BACKUP_OPTIONS = ("backup", "backup_as_of", "application_id", *ROW_OPTIONS)
 _BOOLEANS = {"true": True, "false": False}
 _MOST_S = 10**9
 _MOST_BYTES = 2**63
@@ -87,12 +88,10 @@ class SourceOptions:
 
 def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> SourceOptions:
     """Read the options of a snapshot. Raises `InvalidArgumentError`."""
-    options = _named(given, SNAPSHOT_OPTIONS)
+    options = named(given, SNAPSHOT_OPTIONS)
     if _choice(options, "changes", _BOOLEANS, default=False):
         raise InvalidArgumentError("changes=true is of streams (spark.readStream): a snapshot has rows, not changes.")
-    store = options.get("store", "").strip()
-    if not store:
-        raise InvalidArgumentError('The option store is missing: name one, as in .option("store", "orders").')
+    store = store_of(options)
     snapshot, pin = options.get("snapshot"), options.get("pin")
     if snapshot is not None and (pin is not None or "stores" in options):
         raise InvalidArgumentError("snapshot is a snapshot that there is: leave out pin and stores, or snapshot.")
@@ -100,8 +99,6 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         raise InvalidArgumentError(f"snapshot={snapshot[:60]!r} is no id of a snapshot: 24 hexadecimal digits are.")
     if pin is not None and not 1 <= len(pin) <= _LONGEST_PIN:
         raise InvalidArgumentError(f"pin={pin[:60]!r} has {len(pin)} characters: 1 to {_LONGEST_PIN} are accepted.")
-    if "keys" in options and (others := [name for name in ("lower", "upper", "prefix") if name in options]):
-        raise InvalidArgumentError(f"keys stands alone: leave out {' and '.join(others)}, or keys.")
     stores = _list(options.get("stores", store))
     return SourceOptions(
         server=read_server(options, environment),
@@ -113,10 +110,7 @@ def read_options(given: Mapping[str, str], environment: Mapping[str, str]) -> So
         max_age_s=0 if options.get("max_age_s") == "0" else _number(options, "max_age_s", DEFAULT_MAX_AGE_S, int),
         lease=_choice(options, "lease", {"driver": "driver", "ttl": "ttl"}, "driver"),
         renew=_choice(options, "renew", _BOOLEANS, default=False),
-        columns=None if "columns" not in options else _list(options["columns"]),
-        bounds={name: options[name] for name in _BOUNDS if name in options},
-        keys=None if "keys" not in options else read_keys(options["keys"]),
-        split_bytes=_number(options, "split_bytes", DEFAULT_SPLIT_BYTES, int, _MOST_BYTES, "bytes"),
+        **row_options(options),
     )
 
 
@@ -142,6 +136,11 @@ def read_server(options: Mapping[str, str], environment: Mapping[str, str]) -> L
     )
 
 
+def is_of_backup(given: Mapping[str, str]) -> bool:
+    """Return whether the rows are those of a backup."""
+    return "backup" in spelled(given, BACKUP_OPTIONS)
+
+
 def is_of_changes(given: Mapping[str, str]) -> bool:
     """Return whether the option `changes` asks for a stream of changes."""
     return any(_plain(name) == "changes" and value.lower() == "true" for name, value in given.items())
@@ -153,7 +152,8 @@ def spelled(given: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     return {names.get(_plain(name), name): value for name, value in given.items()}
 
 
-def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+def named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    """Return the options under their known names. Raises `InvalidArgumentError` for others."""
     names = {_plain(name): name for name in known}
     found: dict[str, str] = {}
     for name, value in given.items():
@@ -167,6 +167,26 @@ def _named(given: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+def store_of(options: Mapping[str, str]) -> str:
+    """Return the option `store`. Raises `InvalidArgumentError` without one."""
+    store = options.get("store", "").strip()
+    if not store:
+        raise InvalidArgumentError('The option store is missing: name one, as in .option("store", "orders").')
+    return store
+
+
+def row_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return which rows and columns are wanted, as arguments of `SourceOptions`."""
+    if "keys" in options and (others := [name for name in ("lower", "upper", "prefix") if name in options]):
+        raise InvalidArgumentError(f"keys stands alone: leave out {' and '.join(others)}, or keys.")
+    return {
+        "columns": None if "columns" not in options else _list(options["columns"]),
+        "bounds": {name: options[name] for name in _BOUNDS if name in options},
+        "keys": None if "keys" not in options else read_keys(options["keys"]),
+        "split_bytes": _number(options, "split_bytes", DEFAULT_SPLIT_BYTES, int, _MOST_BYTES, "bytes"),
+    }
 
 
 def _list(text: str) -> tuple[str, ...]:

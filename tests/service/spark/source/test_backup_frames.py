@@ -1,0 +1,198 @@
+"""Backups as DataFrames: the rows of snapshots over HTTP, read by executors without a server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
+from stateline.backup import cached_files
+from stateline.backup.cut import BackupCut, find_cut
+from stateline.backup.location import BackupLocation
+from stateline.spark.reading.backup_reader import BackupReader, columns_of
+from stateline.spark.reading.source import StatelineSource
+from stateline_store.rocksdb.options import Tuning
+from support.apps.matrix_app import PARTITIONS
+from support.spark.on_cluster import Cluster
+from support.written_backups import write_backup
+
+
+def frame(session: SparkSession, url: str, store: str, **options: Any) -> DataFrame:
+    given = {"backup": url, "store": store, **{name: str(value) for name, value in options.items()}}
+    return session.read.format("stateline").options(**given).load()
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_frame_has_the_rows_and_types_of_a_snapshot_over_http(
+    session: SparkSession, kinds: Kinds, url: str, store: str
+) -> None:
+    kinds.back_up(url)
+    found, over_http = frame(session, url, store), read(session, kinds.url, store)
+    assert found.schema == over_http.schema
+    assert as_counted(rows(found)) == as_counted(kinds.expected(store)) == as_counted(rows(over_http))
+    assert found.rdd.getNumPartitions() == PARTITIONS
+
+
+def test_fetched_files_are_in_sparks_own_directory(
+    session: SparkSession, kinds: Kinds, url: str, cluster: Cluster | None
+) -> None:
+    kinds.back_up(url)
+    assert frame(session, url, "plain").count() > 0
+    if cluster is None:  # the executor is in the driver
+        jvm: Any = session._jvm
+        (place, *_) = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
+        assert list((Path(str(place)) / "stateline-backups").glob("*/whole"))
+
+
+@pytest.mark.parametrize("url", ["s3"], indirect=True)
+def test_executors_read_an_object_store(kinds: Kinds, url: str) -> None:
+    """In this process: Spark's have started without the credentials."""
+    kinds.back_up(url)
+    assert as_counted(_read_here(find_cut(url), "history")) == as_counted(kinds.expected("history"))
+
+
+@pytest.mark.parametrize(
+    ("store", "options"),
+    [
+        ("plain", {"prefix": "k"}),
+        ("plain", {"lower": "a", "upper": "b"}),
+        ("latest", {"keys": json.dumps(["a", "zürich", "none"])}),
+        ("counts", {"keys": json.dumps(["a", "ab"])}),
+        ("newest", {"columns": "value, key", "prefix": ""}),
+    ],
+)
+def test_less_than_all_is_the_same_as_over_http(
+    session: SparkSession, kinds: Kinds, url: str, store: str, options: dict[str, str]
+) -> None:
+    kinds.back_up(url)
+    expected = rows(read(session, kinds.url, store, **options))
+    assert expected
+    assert as_counted(rows(frame(session, url, store, **options))) == as_counted(expected)
+
+
+def test_times_are_bounded_as_over_http(session: SparkSession, kinds: Kinds, url: str) -> None:
+    kinds.back_up(url)
+    starts = sorted(row["start"] for row in kinds.expected("counts"))
+    ends = sorted(row["valid_to"] for row in kinds.expected("history") if row["valid_to"] is not None)
+    moment = datetime.fromtimestamp(ends[-1] / 1000, UTC).isoformat()
+    middle = {"from": starts[len(starts) // 3], "to": starts[-len(starts) // 3]}
+    for store, options in (("counts", middle), ("history", {"as_of": moment})):
+        expected = rows(read(session, kinds.url, store, **options))
+        assert 0 < len(expected) < len(kinds.expected(store))
+        assert as_counted(rows(frame(session, url, store, **options))) == as_counted(expected)
+
+
+def test_a_frame_is_of_one_backup_however_often_it_is_read(session: SparkSession, kinds: Kinds, url: str) -> None:
+    first = kinds.back_up(url)
+    with_schema = session.read.format("stateline").options(backup=url, store="plain").schema("key STRING").load()
+    newest = frame(session, url, "plain")
+    second = kinds.back_up(url)
+    cut = find_cut(url, second)
+    BackupLocation(url, cut.application_id).delete_manifest(second, cut.manifests[0].node)
+    assert newest.count() == with_schema.count() == len(kinds.expected("plain"))
+    assert newest.join(with_schema, "key").count() == newest.count()
+    of_one_cut = [frame(session, url, store, backupAsOf=first).count() for store in ("plain", "visits")]
+    assert of_one_cut == [len(kinds.expected(store)) for store in ("plain", "visits")]
+
+
+def test_a_table_of_spark_sql_reads_a_backup(session: SparkSession, kinds: Kinds, url: str) -> None:
+    kinds.back_up(url)
+    session.sql(f"CREATE TABLE of_a_backup USING stateline OPTIONS (backup '{url}', store 'plain')")
+    try:
+        (found,) = session.sql("SELECT count(*) FROM of_a_backup").collect()
+        assert found[0] == len(kinds.expected("plain"))
+    finally:
+        session.sql("DROP TABLE of_a_backup")
+
+
+def test_a_large_partition_is_read_by_several_tasks_which_share_its_files(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"k{number:06}" for number in range(60_000)]
+    rows = [(name.encode(), name.encode() * 5) for name in names]
+    write_backup(tmp_path, url, "many", {0: rows}, Tuning(100_000, 400_000))
+    (local := tmp_path / "local").mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{local},{tmp_path / 'other'}")
+    cut, given = find_cut(url), {"backup": url, "store": "many", "split_bytes": "150000"}
+    reader = BackupReader(given, cut, columns_of(cut, given))
+    tasks = reader.partitions()
+    assert len(tasks) > 2
+    keys = [[row["key"] for batch in reader.read(task) for row in batch.to_pylist()] for task in tasks]
+    assert [key for each in keys for key in each] == names
+    assert max(map(len, keys)) < len(names) / 2
+    (parts,) = local.iterdir()
+    fetched = {each: each.stat().st_mtime_ns for each in parts.rglob("*.sst")}
+    assert len({each.parts[-4] for each in fetched}) == 1
+    list(reader.read(tasks[0]))
+    assert {each: each.stat().st_mtime_ns for each in parts.rglob("*.sst")} == fetched
+
+
+def test_fetched_files_are_deleted_when_others_need_the_room(
+    kinds: Kinds, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds.back_up(url)
+    cut = find_cut(url)
+    location, parts = BackupLocation(url, cut.application_id), cut.parts("plain")
+    small, middle, large = sorted(parts, key=lambda number: parts[number].copy.size_bytes)
+    most = parts[middle].copy.size_bytes + parts[large].copy.size_bytes
+    monkeypatch.setattr(cached_files, "MOST_BYTES", most)
+    order, place = (large, middle, large, small), tmp_path / "parts"
+    opened = [cached_files.opened_part(location, parts[number], place) for number in order]
+    try:
+        assert tuple(each.part.partition for each in opened) == order
+        left = sum(file.stat().st_size for file in place.glob("*/*/*/*"))
+        assert left == parts[large].copy.size_bytes + parts[small].copy.size_bytes
+    finally:
+        for each in opened:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"url": "http://127.0.0.1:1"}, "url and backup are both given"),
+        ({"tokenFile": "f"}, "token_file and backup are both given"),
+        ({"pin": "p"}, "There is no option 'pin'"),
+        ({"store": "plan"}, "has no store 'plan', but plain"),
+        ({"store": ""}, "option store is missing"),
+        ({"backup_as_of": "20200101T000000.000Z"}, "has no backup 20200101T000000.000Z"),
+        ({"application_id": "other"}, "has no backup of other"),
+        ({"as_of": "1"}, "only versioned stores have as_of"),
+        ({"from": "1"}, "keeps no timestamps"),
+        ({"columns": "nope"}, "'nope' is no column of 'plain'"),
+        ({"keys": "[1]"}, "those of 'plain' are string"),
+    ],
+)
+def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, options: dict[str, str], says: str) -> None:
+    kinds.back_up(url)
+    with pytest.raises(Exception, match=says):
+        _plan({"backup": url, "store": "plain", **options})
+
+
+def test_a_mistake_reaches_the_user_in_one_line(session: SparkSession, url: str) -> None:
+    with pytest.raises(Exception, match=r"is no directory: give the backup\.location") as told:
+        frame(session, url, "plain")
+    assert "Traceback" not in str(told.value)
+
+
+def _plan(given: dict[str, str]) -> None:
+    source = StatelineSource(given)
+    source.reader(source.schema())
+
+
+def _read_here(cut: BackupCut, store: str) -> list[dict[str, Any]]:
+    given, of_store = {"backup": cut.url, "store": store}, cut.of_store(store)
+    reader = BackupReader(given, of_store, columns_of(of_store, given))
+    found = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    return [{name: _plain(name, value) for name, value in row.items()} for row in found]
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    return json.loads(value) if name == "value" else value
