@@ -174,6 +174,24 @@ def test_the_statement_of_the_readme_prints_the_rows_that_it_shows(hello: Hello)
     eventually(lambda: run_in(hello.directory, "-m", "stateline", *words) == shown, "it is committed")
 
 
+def test_the_commands_of_the_page_of_exports_write_what_its_programs_read(hello: Hello, tmp_path: Path) -> None:
+    page = document("docs/export.md").replace("/tmp/", f"{tmp_path}/")
+    commands = [shlex.split(block)[2:] for block in blocks(page, "console")]
+    assert [words[0] for words in commands] == ["export"] * 3
+    bound = {"position_bound": '{"orders": {"0": 2}}', "wait_ms": "30000", "isolation_level": "read_committed"}
+    assert httpx.get(f"{hello.url}/v1/stores/totals/count", params=bound, timeout=HANGING_S).status_code == 200
+    for words in commands:
+        assert "written" in run_in(hello.directory, "-m", "stateline", *words, "--url", hello.url)
+    of_parquet, of_delta = blocks(page, "python")
+    for name in ("alice", "bob"):
+        assert name in run_in(hello.directory, "-c", of_parquet)
+        assert f"'key': '{name}'" in run_in(hello.directory, "-c", of_delta)
+    (query,) = blocks(page, "sql")
+    files = f"read_parquet('{tmp_path}/log/totals/*.parquet')"
+    read = f"import duckdb; print(sorted(duckdb.sql({query.replace('totals_log', files)!r}).fetchall()))"
+    assert run_in(hello.directory, "-c", read).count("False, 1") == 2
+
+
 class Exchange(NamedTuple):
     command: str
     answer: str

@@ -7,6 +7,8 @@ left them (`bench_recovery.fill`).
   two written files for each that has changed.
 - commits: how long commits take while 10,000 records a second come, with a backup every five seconds and without, in
   turns; the medians of the rounds' 99th percentiles: ≤ 1.05.
+- export: `stateline export` of a backup to Parquet and to a Delta table: ≤ 2 s of processor time per million rows, the
+  start of the process included. So again, to the table, after a hundredth of the rows has changed.
 - start: a worker without stores, until all tasks run, with the backup and without it, in turns: ≥ 5 × as fast.
 
 `bench_backup.py RECORDS` takes another number of records; each has a key of its own. `bench_backup.py RECORDS commits`
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -78,6 +81,24 @@ def commit_times(node: Node, log: KafkaLog, input_: Input, records: int) -> None
     at_most("p99 of commits with a backup every 5 s ÷ without", with_s / without_s, 1.05)
 
 
+def exported(location: Path, to: Path, form: str) -> float:
+    """Run `stateline export` of the newest backup; its processor time in seconds per million rows of the store."""
+    words = ["export", "counts", "--backup", location, "--to", to, "--format", form, "--json"]
+    began_s, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-m", "stateline", *map(str, words)], capture_output=True, text=True, check=True
+    )
+    took_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    worked_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    (told,) = json.loads(done.stdout)
+    print(
+        f"  export, {form}: {took_s:.1f} s, {worked_s:.1f} s of processors, {told['outcome']}: {told['rows']:,} rows, "
+        f"at most {after.ru_maxrss / 1024:,.0f} MB of a process so far",
+        flush=True,
+    )
+    return worked_s
+
+
 def start_s(servers: str, root: Path, name: str, location: Path | None) -> float:
     """How long a node without stores takes from its worker's start until all tasks run."""
     node = Node(servers, root, name, 0)
@@ -117,6 +138,7 @@ def main(arguments: Sequence[str]) -> None:
                 commit_times(one, log, input_, records)
                 return
             whole = backed_up(one)
+            costs_s = {form: exported(location, root / form, form) for form in ("parquet", "delta")}
             with closing(log.producer()) as producer:
                 for partition, keys in enumerate(input_.keys):
                     some = keys[::100]
@@ -124,6 +146,7 @@ def main(arguments: Sequence[str]) -> None:
                 producer.flush()
             time.sleep(5)  # they are counted and committed within a second
             changed = backed_up(one)
+            costs_s["delta, after 1 % of the rows changed"] = exported(location, root / "delta", "delta")
             commit_times(one, log, input_, records)
         time.sleep(SESSION_MS / 1000 + 2)
         for number in range(ROUNDS):
@@ -135,6 +158,8 @@ def main(arguments: Sequence[str]) -> None:
     at_most(
         "bytes of a backup after 1 % of the rows changed ÷ the first", changed["written bytes"] / whole["bytes"], 0.1
     )
+    for name, cost_s in costs_s.items():
+        at_most(f"processor time of an export per million rows, {name}", cost_s / records * 1e6, 2, " s")
     at_least("a start with a backup ÷ from the changelog alone, speed", without_s / with_s, 5, " ×")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
 _AT_ONCE_BYTES = 80 * 1024 * 1024
 _PIECE_BYTES = 16 * 1024 * 1024
-_SCHEMES = ("s3", "gs", "az", "abfs", "abfss", *WEB_SCHEMES)
+_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _OF_A_LEASE_S = 24 * 60 * 60
 
 
@@ -45,6 +45,25 @@ class StoredFile(NamedTuple):
     written_at_s: float
 
 
+def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES) -> ObjectStore:
+    """Return a directory, which is made, or a place in an object store, of which nothing is asked. Needs the extra
+    `backup`. Raises `ConfigurationError` for a URL that cannot be used. `named` is its setting or option, of these
+    `known` schemes."""
+    import obstore
+    from obstore.store import LocalStore, from_url
+
+    scheme = urlsplit(url).scheme
+    if scheme and scheme not in _SCHEMES:
+        raise ConfigurationError(
+            f"{named}={url}: no {scheme}:// is known. Give a directory, or one of "
+            f"{', '.join(f'{each}://' for each in known)}."
+        )
+    try:
+        return from_url(url) if scheme else LocalStore(url, mkdir=True)
+    except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+        raise ConfigurationError(f"{named}={url} cannot be used: {error}") from error
+
+
 class BackupLocation:
     """Thread-safe. Each call takes as long as the location does. All raise `RetryLaterError` when it refuses."""
 
@@ -52,24 +71,17 @@ class BackupLocation:
         """Ask nothing yet. Raises `ConfigurationError` without the extra `backup`, and for an unknown kind of URL."""
         need_extra("backup", "Backups")
         import obstore
-        from obstore.store import LocalStore, from_url
 
         self._refusals = (obstore.exceptions.BaseError, OSError)
         self.url = url
         self.application_id = application_id
         self._below = quote(application_id, safe="")
-        scheme = urlsplit(url).scheme
-        if scheme and scheme not in _SCHEMES:
-            raise ConfigurationError(
-                f"backup.location={url}: no {scheme}:// is known. Give a directory, or one of "
-                f"{', '.join(f'{each}://' for each in _SCHEMES)}."
-            )
         self._store: ObjectStore | WebHdfs
+        if urlsplit(url).scheme not in WEB_SCHEMES:
+            self._store = object_store(url, "backup.location", (*_SCHEMES, *WEB_SCHEMES))
+            return
         try:
-            if scheme in WEB_SCHEMES:
-                self._store = WebHdfs(url)
-            else:
-                self._store = from_url(url) if scheme else LocalStore(url, mkdir=True)
+            self._store = WebHdfs(url)
         except (*self._refusals, ValueError) as error:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
 

@@ -18,6 +18,7 @@ from stateline.cli import run_commands, tokens
 from stateline.cli.adopt.command import adopt
 from stateline.cli.backup import commands as backup
 from stateline.cli.check.command import check
+from stateline.cli.export.command import export
 from stateline.cli.new_project import new
 from stateline.cli.nodes import commands as nodes
 from stateline.cli.reset.commands import reset
@@ -36,7 +37,7 @@ _COMMANDS = (
     *(run_commands.run, run_commands.worker, run_commands.serve, run_commands.pipeline),
     check,
     *(topics.topics, topics.produce, topics.consume),
-    *(state.stores, sql, state.config, state.inspect, state.snapshot),
+    *(state.stores, sql, state.config, state.inspect, state.snapshot, export),
     *(reset, state.status, adopt),
 )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stateline_store import ConfigurationError
 
-Extra = Literal["spark", "otel", "sql", "backup"]
+Extra = Literal["spark", "otel", "sql", "backup", "delta"]
 
 # Required parts of pyproject's optional dependencies. PySpark runs no Python functions without the others.
 _PACKAGES: dict[Extra, tuple[str, ...]] = {
@@ -15,6 +15,7 @@ _PACKAGES: dict[Extra, tuple[str, ...]] = {
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "sql": ("duckdb",),
     "backup": ("obstore",),
+    "delta": ("deltalake", "duckdb", "obstore"),
 }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from stateline import serdes
-from stateline.cli.records.produce import ProduceOptions, Progress, most_bytes, terms_of
+from stateline.cli.progress import Progress
+from stateline.cli.records.produce import ProduceOptions, most_bytes, terms_of
 from stateline.cli.records.produce import produce as produce_records
 from stateline.config.loading import load_config
 from stateline.config.settings import Config

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, TypeAlias
 
 import orjson
 
+from stateline.cli.progress import Progress
 from stateline.cli.records.produced_lines import LineReader, Lines, sources
 from stateline.cli.records.record_json import FORMATS, Format, NewRecord, read_timestamp
 from stateline.cli.target import word_of
@@ -33,38 +34,6 @@ logger = logging.getLogger(__name__)
 
 OnError: TypeAlias = Literal["stop", "skip"]
 _ON_ERROR: tuple[OnError, ...] = ("stop", "skip")
-
-
-_EVERY_S = 0.2
-_WIDTH = 20
-
-
-class Progress:
-    """Writes nothing if standard error is no terminal. For one thread. `close` removes the line."""
-
-    def __init__(self, stream: TextIO, what: str, total_bytes: int | None) -> None:
-        """Without `total_bytes` there is no bar."""
-        self._stream, self._what, self._total = stream, what, total_bytes
-        self._is_shown = stream.isatty()
-        self._next_s = 0.0
-        self._length = 0
-
-    def show(self, records: int, done_bytes: int) -> None:
-        if not self._is_shown or (now_s := time.monotonic()) < self._next_s:
-            return
-        self._next_s = now_s + _EVERY_S
-        share = min(done_bytes / self._total, 1.0) if self._total else None
-        bar = "" if share is None else f" [{'#' * int(share * _WIDTH):<{_WIDTH}}] {share:4.0%}"
-        text = f"{self._what}{bar} {records:,} records"
-        self._stream.write("\r" + text.ljust(self._length))
-        self._stream.flush()
-        self._length = len(text)
-
-    def close(self) -> None:
-        if self._length:
-            self._stream.write("\r" + " " * self._length + "\r")
-            self._stream.flush()
-            self._length = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def export(server: LeanClient, chosen: Export) -> dict[str, int]:
         store: server.ask(LeanRequest("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S)
         for store in chosen.stores
     }
-    schemas = {store: _schema(said, chosen.columns) for store, said in described.items()}
+    schemas = {store: schema_of(said, chosen.columns) for store, said in described.items()}
     with pinned(server, chosen.stores, chosen.ttl_s) as snapshot:
         counts = {
             store: _write_store(server, chosen, store, parts, schemas[store])
@@ -116,7 +116,9 @@ def _check_directory(directory: Path) -> None:
         raise InvalidArgumentError(f"--out {directory} has {found.name} in it: name an empty folder, or a new one.")
 
 
-def _schema(said: Mapping[str, Any], wanted: Sequence[str] | None) -> pa.Schema:
+def schema_of(said: Mapping[str, Any], wanted: Sequence[str] | None = None) -> pa.Schema:
+    """Return the columns of a store as the server describes it, all or those wanted. Raises `InvalidArgumentError` for
+    one that it lacks."""
     import pyarrow as pa
 
     kinds = {

@@ -1,0 +1,187 @@
+"""Delta tables of stores in memory: after any changes a table is its store."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from stateline.backup.location import object_store
+from stateline.cli.export import delta, parquet
+from stateline.cli.export.rows import Exported, StoreRows
+from stateline.cli.progress import Progress
+from stateline.model.windows import FOREVER_MS
+from stateline_store import CursorExpiredError, Position
+
+Row = dict[str, Any]
+_HEADERS = ("headers", pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())])))
+KEY_VALUE = pa.schema([("key", pa.int64()), ("value", pa.float64()), ("timestamp", pa.int64()), _HEADERS])
+WINDOW = pa.schema([("key", pa.binary()), ("start", pa.int64()), ("end", pa.int64()), ("value", pa.utf8())])
+VERSIONED = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", pa.int64()), ("valid_to", pa.int64())])
+NAN = float("nan")
+
+
+class Store:
+    """A store of these columns, whose parts are lists."""
+
+    def __init__(self, columns: pa.Schema, tmp_path: Path) -> None:
+        self._columns, self._url, self._offset = columns, str(tmp_path / "t"), 0
+        self._place = object_store(self._url, "--to")
+
+    def rows(self, *parts: Sequence[Row]) -> StoreRows:
+        self._offset += 1
+        position = Position.from_json({"topic": {"0": self._offset}})
+        reads = tuple(partial(self._batches, part) for part in parts)
+        progress = Progress(io.StringIO(), "")
+        return StoreRows("store", f"at-{self._offset:06}", position, self._columns, reads, progress)
+
+    def export(self, *parts: Sequence[Row], is_log: bool = False, is_whole: bool = False) -> Exported:
+        return delta.export(self.rows(*parts), self._url, self._place, is_log=is_log, is_whole=is_whole)
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(self._url)
+
+    def shown(self) -> list[str]:
+        """The table's rows, times in milliseconds."""
+        return sorted(repr(_plain(row)) for row in self.table.to_pyarrow_table().to_pylist())
+
+    def _batches(self, part: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(part), 7):
+            yield pa.RecordBatch.from_pylist(list(part[first : first + 7]), schema=self._columns)
+
+
+def _plain(row: Row) -> Row:
+    return {
+        name: round(value.timestamp() * 1000) if hasattr(value, "timestamp") else value for name, value in row.items()
+    }
+
+
+def _key_value(dice: random.Random) -> list[Row]:
+    headers = [None, [], [{"name": "x", "value": None}], [{"name": "x", "value": b""}, {"name": "", "value": b"1"}]]
+    return [
+        {
+            "key": key,
+            "value": dice.choice([0.5, NAN, float("inf"), 1e300]),
+            "timestamp": dice.choice([None, 0, 1_700_000_000_000]),
+            "headers": dice.choice(headers),
+        }
+        for key in (-1, 0, 1, 2**63 - 1, -(2**63), *range(100, 120))
+        if dice.random() < 0.7
+    ]
+
+
+def _windows(dice: random.Random) -> list[Row]:
+    """Windows with several rows each, as of a store that retains duplicates."""
+    return [
+        {"key": key, "start": start, "end": start + 60_000, "value": dice.choice(["a", "b"])}
+        for key in (b"", b"\xff", b"k")
+        for start in (0, 60_000, 120_000)
+        for _ in range(dice.choice([0, 1, 1, 1, 2, 3]))
+    ]
+
+
+def _versions(dice: random.Random) -> list[Row]:
+    return [
+        {
+            "key": key,
+            "value": dice.choice(["1", "2", "zürich"]),
+            "timestamp": at,
+            "valid_to": dice.choice([None, at + 5]),
+        }
+        for key in ("", "a", "ä")
+        for at in range(0, 50, 10)
+        if dice.random() < 0.6
+    ]
+
+
+@pytest.mark.parametrize("most_merged", [1_000_000, 3])
+@pytest.mark.parametrize(
+    ("columns", "made"), [(KEY_VALUE, _key_value), (WINDOW, _windows), (VERSIONED, _versions)],
+    ids=["key-value", "window", "versioned"],
+)  # fmt: skip
+def test_a_table_is_its_store_after_any_changes(
+    columns: pa.Schema,
+    made: Callable[[random.Random], list[Row]],
+    most_merged: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delta, "_MOST_MERGED", most_merged)
+    store, dice, rows = Store(columns, tmp_path), random.Random(3), list[Row]()
+    for _ in range(25):
+        rows = dice.choice([rows, made(dice), made(dice), [*rows[:3], *rows[5:]]])
+        half = dice.randrange(len(rows) + 1)
+        store.export(rows[:half], rows[half:])
+        assert store.shown() == sorted(repr(row) for row in rows)
+        said = next(each for each in store.table.history() if "stateline.position" in each)
+        assert json.loads(said["stateline.position"]) == {"topic": {"0": store._offset}}
+
+
+def test_the_same_rows_at_the_same_position_are_no_commit(tmp_path: Path) -> None:
+    store, rows = Store(VERSIONED, tmp_path), _versions(random.Random(1))
+    store.export(rows)
+    assert store.export(rows) == Exported("nothing new")
+    assert store.table.version() == 1, "of the new Position"
+    store._offset -= 1
+    assert store.export(rows) == Exported("nothing new")
+    assert store.table.version() == 1
+
+
+def test_a_log_refuses_windows_with_several_rows(tmp_path: Path) -> None:
+    store = Store(WINDOW, tmp_path)
+    one = {"key": b"k", "start": 0, "end": 1, "value": "a"}
+    store.export([one], is_log=True)
+    with pytest.raises(ValueError, match="several rows of one key and window"):
+        store.export([one, {**one, "value": "b"}], is_log=True)
+    assert store.table.version() == 0
+
+
+def test_an_unlimited_window_ends_with_the_year_9999(tmp_path: Path) -> None:
+    store = Store(WINDOW, tmp_path)
+    store.export([{"key": b"k", "start": 0, "end": FOREVER_MS, "value": "a"}])
+    (row,) = store.table.to_pyarrow_table().to_pylist()
+    assert row["end"].isoformat() == "9999-12-31T23:59:59.999000+00:00"
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_source_that_fails_is_told_as_it_is_and_nothing_is_written(is_whole: bool, tmp_path: Path) -> None:
+    store = Store(VERSIONED, tmp_path)
+    store.export(_versions(random.Random(1)))
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist(_versions(random.Random(2)), schema=VERSIONED)
+        raise CursorExpiredError("gone")
+
+    rows = StoreRows("store", "at", Position(), VERSIONED, (broken,), Progress(io.StringIO(), ""))
+    with pytest.raises(CursorExpiredError, match="gone"):
+        delta.export(rows, store._url, store._place, is_log=False, is_whole=is_whole)
+    with pytest.raises(CursorExpiredError, match="gone"):
+        parquet.export(rows, store._place)
+    assert store.table.version() == 0
+    assert not list(tmp_path.glob("t/at*.parquet"))
+
+
+def test_readers_skip_files_by_the_keys_and_times_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 7)
+    store = Store(VERSIONED, tmp_path)
+    rows = [{"key": f"k{n:03}", "value": "x" * 100, "timestamp": n * 1000, "valid_to": None} for n in range(70)]
+    store.export(rows)
+    added = store.table.get_add_actions(flatten=True)
+    assert sorted(added["num_records"].to_pylist()) == [14, 28, 28]
+    assert sorted(added["min.key"].to_pylist()) == ["k000", "k028", "k056"]
+    assert sorted(added["max.key"].to_pylist()) == ["k027", "k055", "k069"]
+    assert sorted(round(each.timestamp()) for each in added["max.timestamp"].to_pylist()) == [27, 55, 69]
+    for file in tmp_path.glob("t/*.parquet"):
+        keys = pq.read_table(file)["key"].to_pylist()
+        assert keys == sorted(keys)
+        assert pq.ParquetFile(file).num_row_groups == len(keys) // 7
