@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from stateline.backup.webhdfs import WEB_SCHEMES, WebHdfs
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline_store import ConfigurationError, DamagedDataError, DoesNotExistError, RetryLaterError
@@ -30,10 +29,13 @@ from stateline_store.snapshots.backup import Backup
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+    from stateline.backup.webhdfs import WebHdfs
+
 # One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
 _AT_ONCE_BYTES = 80 * 1024 * 1024
 _PIECE_BYTES = 16 * 1024 * 1024
 _SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+_WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
 
 
@@ -77,10 +79,12 @@ class BackupLocation:
         self.application_id = application_id
         self._below = quote(application_id, safe="")
         self._store: ObjectStore | WebHdfs
-        if urlsplit(url).scheme not in WEB_SCHEMES:
-            self._store = object_store(url, "backup.location", (*_SCHEMES, *WEB_SCHEMES))
+        if urlsplit(url).scheme not in _WEB_HDFS:
+            self._store = object_store(url, "backup.location", (*_SCHEMES, *_WEB_HDFS))
             return
         try:
+            from stateline.backup.webhdfs import WebHdfs  # it loads httpx
+
             self._store = WebHdfs(url)
         except (*self._refusals, ValueError) as error:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-WEB_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
+_SCHEMES = {"webhdfs": "http", "swebhdfs": "https"}
 _TIMEOUT_S = 60.0
 _Bytes: TypeAlias = bytes  # `_Content` has a method of that name, as obstore's
 
@@ -34,7 +34,7 @@ class WebHdfs:
         if not (parts.hostname and parts.port):
             raise ValueError("give the name node's host and its port for HTTP, as in webhdfs://namenode:9870/stateline")
         self._folder = parts.path.rstrip("/")
-        self._root = f"{WEB_SCHEMES[parts.scheme]}://{parts.hostname}:{parts.port}/webhdfs/v1"
+        self._root = f"{_SCHEMES[parts.scheme]}://{parts.hostname}:{parts.port}/webhdfs/v1"
         user = parts.username or os.environ.get("HADOOP_USER_NAME")
         self._user = {"user.name": user} if user else {}
         self._client = httpx.Client(timeout=_TIMEOUT_S)

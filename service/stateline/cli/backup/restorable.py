@@ -1,4 +1,4 @@
-"""What of an application can be restored exactly without its changelogs, and the reasons for the rest."""
+"""Decide whether an application can be restored exactly without its changelogs, and give the reasons if not."""
 
 from __future__ import annotations
 
