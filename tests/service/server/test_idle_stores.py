@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Scope
 
 from stateline.config.loading import load_config
+from stateline.deployment.unix_sockets import connected, trusted_users
 from stateline.server.contract.request_id import KEY
 from stateline.server.relay.frames import END, encode_request, read_frame
 from stateline.server.scan_process import _relayed
@@ -98,7 +99,8 @@ async def test_the_scan_process_closes_a_store_that_nobody_asks_for(
         async with _relayed(app, config):
             at_rest = open_files(state)
             (listening,) = (worker.application / "servers").glob("*.scans-*.sock")
-            reader, writer = await asyncio.open_unix_connection(listening)
+            connection = connected(listening, trusted_users(worker.application))
+            reader, writer = await asyncio.open_unix_connection(sock=connection)
             writer.write(encode_request(request, b""))
             frames = [await read_frame(reader)]
             while frames[-1].kind != END:

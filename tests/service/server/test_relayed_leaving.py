@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stateline.deployment.unix_sockets import listening
+from stateline.deployment.unix_sockets import connected, listening, trusted_users
 from stateline.server.contract.request_id import KEY
 from stateline.server.relay.answering import RelayedRequests
 from stateline.server.relay.frames import START, encode_request, read_frame
@@ -56,7 +56,8 @@ def test_an_answer_ends_when_its_reader_leaves(app: ASGIApp, tmp_path: Path) -> 
     async def main() -> None:
         relayed = RelayedRequests(app, tmp_path)
         async with await relayed.listen(listening(tmp_path / "scans.sock")):
-            reader, writer = await asyncio.open_unix_connection(tmp_path / "scans.sock")
+            connection = connected(tmp_path / "scans.sock", trusted_users(tmp_path))
+            reader, writer = await asyncio.open_unix_connection(sock=connection)
             writer.write(encode_request(REQUEST, b""))
             await until(lambda: relayed.running == 1)
             if app is not works_before_it_answers:
