@@ -8,13 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from starlette.types import Scope
 
 from stateline.config.loading import load_config
-from stateline.deployment.unix_sockets import connected, trusted_users
-from stateline.server.contract.request_id import KEY
-from stateline.server.relay.frames import END, encode_request, read_frame
-from stateline.server.scan_process import _relayed
 from stateline.server.serving import Serving
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app
 from support.run.patience import HANGING_S
@@ -72,43 +67,5 @@ async def test_a_store_that_nobody_asks_for_is_closed_and_opens_again(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await serving.close()
-    finally:
-        worker.close()
-
-
-async def test_the_scan_process_closes_a_store_that_nobody_asks_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stateline.server.state.store_watch._IDLE_S", HANGING_S)
-    state = tmp_path / "state"
-    worker = OwningWorker(state)
-    app = make_app()
-    config = load_config(app.application_id, environment={}, overrides=[f"state.dir={state}"])
-    path = b"/v1/stores/aircraft/range"
-    request: Scope = {
-        "method": "GET",
-        "raw_path": path,
-        "query_string": b"format=csv",
-        "headers": [],
-        "client": None,
-        KEY: "",
-    }
-    try:
-        worker.put_all({f"N{number}": {"seats": number} for number in range(50)})
-        worker.commit()
-        async with _relayed(app, config):
-            at_rest = open_files(state)
-            (listening,) = (worker.application / "servers").glob("*.scans-*.sock")
-            connection = connected(listening, trusted_users(worker.application))
-            reader, writer = await asyncio.open_unix_connection(sock=connection)
-            writer.write(encode_request(request, b""))
-            frames = [await read_frame(reader)]
-            while frames[-1].kind != END:
-                frames.append(await read_frame(reader))
-            writer.close()
-            assert frames[-1].rows == 50
-            assert open_files(state) > at_rest
-            monkeypatch.setattr("stateline.server.state.store_watch._IDLE_S", 0.1)
-            await until(lambda: open_files(state) <= at_rest)
     finally:
         worker.close()
