@@ -243,7 +243,8 @@ class QuerySession:
 
     def timeout(self) -> SqlTimeoutError:
         return SqlTimeoutError(
-            f"The statement did not end within {self._deadline_s:g} s. Read fewer rows, or give it more time."
+            f"The statement did not end within {self._deadline_s:g} s (timeout_ms). Read fewer rows, or give it more "
+            "time, up to sql.timeout.ms."
         )
 
     def _ended(self) -> InvalidArgumentError | NotReadyError:

@@ -60,7 +60,7 @@ def check_text(sql: str) -> None:
             raise SqlInvalidError(f"The statement nests brackets deeper than {MAX_DEPTH}. Use WITH to flatten it.")
         if commas[-1] >= MAX_ITEMS:
             raise SqlInvalidError(
-                f"The statement has a list of more than {MAX_ITEMS} items. Ask in several statements, or join."
+                f"The statement has a list of more than {MAX_ITEMS} items. Give them as one parameter: key IN $1."
             )
 
 

@@ -13,7 +13,8 @@ from stateline.sql.tables import SqlTable
 
 # Advice that follows DuckDB's message: on settings, extensions and its own code.
 _ADVICE = re.compile(r"\n\s*\n(?!LINE \d).*?(?=\n\s*\nLINE \d|\Z)", re.DOTALL)
-_KIND = re.compile(r"^(?:INTERNAL|[A-Z][A-Za-z-]*(?: [A-Za-z-]+)?) Error: ")
+_KIND = re.compile(r"^(?:INTERNAL|[A-Z][A-Za-z-]*(?: [A-Za-z-]+){0,2}) Error: ")
+_SETTING = re.compile(r" Use TRY\(\.\.\.\).*by zero\.")
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _CANDIDATES = re.compile(r"(\n\tCandidate functions:(?:\n\t[^\n]*){5})(?:\n\t[^\n]*)+")
 _NEAR = re.compile(r'^syntax error at or near "([^"]*)"')
@@ -25,9 +26,11 @@ _INTEGER = re.compile(r"\b(U?)INT(8|16|32|64|128)\b")
 _INTEGERS = {"8": "TINYINT", "16": "SMALLINT", "32": "INTEGER", "64": "BIGINT", "128": "HUGEINT"}
 _MALFORMED = re.compile(r'Malformed JSON .*Input: "([^"\n]*)"')
 _COMPARED = r"(?<![\w.])((?:\w+\.)*(?:key|value))\.(\w+)\s*(=|<>|!=|<=|>=|<|>)\s*('{}'|\$\w+|\?)"
+_NO_MEMBER = re.compile(r'^Could not find key "([^"]*)" in struct')
+_MEMBER_NAME = re.compile(r'"((?:[^"]|"")*)" ')
 _NO_COLUMN = re.compile(r'Referenced column "(\w+)" not found|Table "(\w+)" does not have a column named "(\w+)"')
 _WRITTEN = re.compile(r"(?<![\w$])\$\w+|\?")
-_MOST_MESSAGE, _MOST_NAMES, _NEAR_ENOUGH = 1_500, 5, 0.65
+_MOST_MESSAGE, _MOST_NAMES, _MOST_MEMBERS, _NEAR_ENOUGH = 1_500, 5, 20, 0.65
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 """Values for $1, $2 …, or for $name."""
@@ -51,9 +54,18 @@ _INSTEAD = (
     ),
     (r"No function matches .*\((?:JSON|VARCHAR)\b", "->> gives text. Cast it first: (value->>'member')::DOUBLE."),
     (
-        r"Cannot compare values of type TIMESTAMP WITH TIME ZONE and type INTEGER",
-        "Write a time as '2026-01-31T12:00:00Z', or compare epoch_ms(…) with milliseconds.",
+        r"Cannot compare values of type TIMESTAMP WITH TIME ZONE and type (?:INTEGER|BIGINT)",
+        "Write a time as '2026-01-31T12:00:00Z', and milliseconds as make_timestamptz($1 * 1000). A comparison of "
+        "epoch_ms(…) reads the whole table.",
     ),
+    (r"^Division by zero", "x // nullif(y, 0) gives NULL then, and so does x / y."),
+    (
+        r"Unimplemented type for cast .*\[\]\) when|can't be cast to the destination type \w+\[\] when"
+        r"|^Cannot compare values of type \w+(?: WITH TIME ZONE)? and type \w+\[\]",
+        "A value here is a list. Write key IN $1, or list_contains($1, key).",
+    ),
+    (r"^Overflow in ", "Cast to HUGEINT or DOUBLE first: key::HUGEINT + 1."),
+    (r'^syntax error at or near ":"', "Parameters are $1, $2 …, or $name: write $name instead of :name."),
     (r"^Table with name \S+ does not exist!(?!\nDid you mean)", "SHOW TABLES lists the tables."),
     (r"^Malformed JSON", "Text is read as JSON here. To compare a member with text, write value->>'member' = 'text'."),
     (r"invalid timestamp field format", "Write a time as '2026-01-31T12:00:00Z'."),
@@ -79,7 +91,7 @@ def told(
         return "DuckDB failed to run the statement. Write it in another way."
     if is_forbidden(message):
         return "The statement reads a file, the network or a setting. It can read the tables of stores only."
-    text = _ADVICE.sub("", _KIND.sub("", message)).strip()
+    text = _SETTING.sub("", _ADVICE.sub("", _KIND.sub("", message)).strip())
     for pattern, instead in _PARAMETERS:
         if found := re.match(pattern, text):
             named = ", ".join(f"${each.strip()}" for each in "".join(found.groups()).split(","))
@@ -89,7 +101,7 @@ def told(
     if planned:
         text = _LINE.sub(lambda found: f"LINE {int(found[1]) - 1}:", text)
     text = text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}…"
-    if instead := _instead(text, sql, names) or _member(text, sql, tables):
+    if instead := _instead(text, sql, names) or _member(text, sql, tables) or _members(text, sql, tables):
         first, newline, rest = text.partition("\n")
         text = f"{first.rstrip('.!')}. {instead}{newline}{rest}"
     return text
@@ -142,8 +154,8 @@ def _instead(text: str, sql: str, names: Iterable[str]) -> str:
     """Return what to write instead, as far as it is known. Empty if it is not."""
     found = _NEAR.match(text)
     near, plain = None if found is None else found[1].lower(), unquoted(sql)
-    if near == "end" and re.search(r"\b(else|then|when|case)\s+end\b", plain, re.IGNORECASE):
-        return "A value is missing before END."
+    if near is not None and (said := _of_syntax(near, plain)):
+        return said
     for name in names:
         shown = quoted(name)
         if near == name.lower() or (near == "." and re.search(rf"\b{re.escape(name)}\.", plain, re.IGNORECASE)):
@@ -164,20 +176,45 @@ def _instead(text: str, sql: str, names: Iterable[str]) -> str:
     return ""
 
 
+def _of_syntax(near: str, plain: str) -> str:
+    if near == "end" and re.search(r"\b(else|then|when|case)\s+end\b", plain, re.IGNORECASE):
+        return "A value is missing before END."
+    if near.isidentifier() and plain.lstrip("( \n\t").lower().startswith(near):
+        return "A statement begins with SELECT, WITH, FROM, VALUES, SHOW, DESCRIBE or EXPLAIN."
+    return ""
+
+
 def _member(text: str, sql: str, tables: Iterable[SqlTable]) -> str:
     """Return how to write an unknown column as a member of JSON. Empty if the statement does not read one table, with
     one JSON column, or DuckDB suggests a name."""
     if (found := _NO_COLUMN.match(text)) is None or _SUGGESTED.search(text):
         return ""
-    plain = unquoted(sql)
-    named = [
-        table
-        for table in tables
-        if quoted(table.name) in sql or re.search(rf"\b{re.escape(table.name)}\b", plain, re.IGNORECASE)
-    ]
+    plain, named = unquoted(sql), _tables_in(sql, tables)
     columns = [name for table in named for name, kind in table.columns.items() if kind == "JSON"]
     if len(named) != 1 or len(columns) != 1:
         return ""
     table, member = ("", found[1]) if found[1] else (f"{found[2]}.", found[3])
     text = f", or the text '{member}'" if re.search(rf"[=<>]\s*{member}\b", plain) else ""
     return "" if member in named[0].columns else f"Did you mean {table}{columns[0]}->>'{member}'{text}?"
+
+
+def _members(text: str, sql: str, tables: Iterable[SqlTable]) -> str:
+    """Return the members that a struct has, of columns of the statement's tables. Empty for other messages."""
+    if _NO_MEMBER.match(text) is None:
+        return ""
+    structs = [
+        f"{name} has {', '.join(_MEMBER_NAME.findall(kind)[:_MOST_MEMBERS])}"
+        for table in _tables_in(sql, tables)
+        for name, kind in table.columns.items()
+        if kind.startswith("STRUCT")
+    ]
+    return f"{'; '.join(structs)}." if structs else ""
+
+
+def _tables_in(sql: str, tables: Iterable[SqlTable]) -> list[SqlTable]:
+    plain = unquoted(sql)
+    return [
+        table
+        for table in tables
+        if quoted(table.name) in sql or re.search(rf"\b{re.escape(table.name)}\b", plain, re.IGNORECASE)
+    ]

@@ -204,3 +204,21 @@ def test_few_candidates_of_a_function_are_told(engine: SqlEngine) -> None:
 
 def test_texts_quoted_names_and_comments_are_left_out_of_a_statement() -> None:
     assert unquoted("SELECT 'a' x, \"b\" -- c\nFROM d /* e */") == "SELECT   x,    \nFROM d  "
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "says"),
+    [
+        ("SELECT 1 // 0", None, "Division by zero in expression (1 // 0). x // nullif(y, 0) gives NULL then"),
+        ("SELECT key FROM windows WHERE start >= $1", [10**12], "milliseconds as make_timestamptz($1 * 1000)."),
+        ("selct key FROM texts", None, "A statement begins with SELECT"),
+        ("SELECT key FROM texts WHERE key = $1", [["a"]], "A value here is a list. Write key IN $1"),
+        ("SELECT key FROM numbers WHERE key > $1", [[1]], "A value here is a list. Write key IN $1"),
+        ("SELECT value.nosuch FROM models", None, 'Could not find key "nosuch" in struct. value has n, city.'),
+        ("SELECT key FROM texts WHERE key = :code", None, "write $name instead of :name."),
+        ("SELECT 9223372036854775807 + 1", None, "Cast to HUGEINT or DOUBLE first"),
+    ],
+)
+def test_what_works_instead_is_told(engine: SqlEngine, sql: str, params: Any, says: str) -> None:
+    assert says in error_of(engine, sql, params)
+    assert "error_on_division_by_zero" not in error_of(engine, sql, params)

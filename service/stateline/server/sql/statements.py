@@ -293,6 +293,6 @@ def _check_terms(asked: SqlRequest, wanted: Sequence[WantedTable]) -> None:
         )
     if asked.as_of is not None and wanted and not any(each.is_as_of for each in wanted):
         raise SqlInvalidError(
-            f"as_of={asked.as_of}: the statement reads no versioned store at a time. Leave as_of out, or read such a "
-            f"store by its own name: <store>{VERSIONS} has every version."
+            f"as_of is {asked.as_of} in milliseconds, and the statement reads no versioned store at a time. Leave it "
+            f"out, or read such a store by its own name: <store>{VERSIONS} has every version."
         )

@@ -69,9 +69,10 @@ class Bodies:
         many values, or does not arrive. Raises `TooManyRequestsError` if the caller has no room, `NotReadyError` if the
         server stops, Starlette's `ClientDisconnect` if the client leaves, and the errors of `parse`.
         """
+        is_set = most_bytes is None or most_bytes >= self._most_bytes
         most_bytes = self._most_bytes if most_bytes is None else min(most_bytes, self._most_bytes)
         caller = caller_of(request)
-        arriving = _Arriving(request, self._limits, most_bytes, partial(self._take_room, caller))
+        arriving = _Arriving(request, self._limits, most_bytes, is_set, partial(self._take_room, caller))
         taken_until_end = 0
         try:
             try:
@@ -109,10 +110,18 @@ class Bodies:
 
 
 class _Arriving:
-    """A body that is arriving."""
+    """A body that is arriving. `is_set`: server.body.max.bytes sets `most_bytes`."""
 
-    def __init__(self, request: Request, limits: TimeLimits, most_bytes: int, take_room: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        limits: TimeLimits,
+        most_bytes: int,
+        is_set: bool,
+        take_room: Callable[[int], None],
+    ) -> None:
         self._request, self._limits, self._most_bytes, self._take_room = request, limits, most_bytes, take_room
+        self._is_set = is_set
         self._size = 0
         self.taken = 0  # bytes that count as a large body's
 
@@ -148,8 +157,8 @@ class _Arriving:
 
     def _too_large(self) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"The body is larger than the {self._most_bytes} bytes that are accepted here (server.body.max.bytes): "
-            "ask for less at a time."
+            f"The body is larger than the {self._most_bytes} bytes that are accepted here"
+            f"{' (server.body.max.bytes)' if self._is_set else ''}: ask for less at a time."
         )
 
     def _too_slow(self, *, is_whole: bool) -> InvalidArgumentError:
