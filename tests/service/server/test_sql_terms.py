@@ -150,6 +150,21 @@ def test_a_cut_that_was_made_before_a_bound_is_not_shared(running: tuple[Here, O
         worker.commit()
 
 
+def test_a_cut_that_is_staler_than_asked_is_not_shared(running: tuple[Here, OwningWorker]) -> None:
+    here, worker = running
+    sql = "select (select count(*) from aircraft) as n, (select count(*) from places) as m"
+    assert asked(here, sql, max_age_ms=10_000).json() == [{"n": len(NAMES), "m": 0}]
+    worker.put("new", {"seats": 5})
+    worker.commit()
+    try:
+        assert asked(here, f"{sql} -- shared", max_age_ms=10_000).json() == [{"n": len(NAMES), "m": 0}]
+        again = asked(here, f"{sql} -- again", max_age_ms=10_000, max_staleness_ms=0)
+        assert (again.json(), again.headers["stateline-cut"]) == ([{"n": len(NAMES) + 1, "m": 0}], "true")
+    finally:
+        worker.put("new", None)
+        worker.commit()
+
+
 def test_what_is_shared_shows_each_token_the_rows_of_its_own_tables(running: tuple[Here, OwningWorker]) -> None:
     here, _ = running
     catalog = "select table_name from information_schema.tables order by 1"

@@ -49,6 +49,11 @@ class SqlRequest:
     def has_bound(self) -> bool:
         return bool(self.bound.position or self.store_bounds)
 
+    @property
+    def cut_age_ms(self) -> int:
+        """How old a shared cut may be. It is of owners, so that its age is all that its rows are stale."""
+        return self.max_age_ms if self.max_staleness_ms is None else min(self.max_age_ms, self.max_staleness_ms)
+
     def key(self, *more: Any) -> bytes:
         """Return what equal requests have in common, whatever their format and `max_age_ms`. `more` is JSON, too."""
         bounds = None

@@ -157,7 +157,7 @@ class Statements:
             if has_bound:
                 await self._await_bound(stores, asked, bounds, deadline_s)
             without = next((each for each in wanted if each.needs_cut), None)
-            max_age_ms = 0 if has_bound else asked.max_age_ms
+            max_age_ms = 0 if has_bound else asked.cut_age_ms
             cut = await resources.enter_async_context(self._cuts.cut(stores, max_age_ms, is_needed=without is not None))
             if isinstance(cut, SharedCut):
                 run.note_read(cut.age_ms)
