@@ -46,14 +46,17 @@ def opened_part(location: BackupLocation, backup: Backup, directory: Path) -> Ch
 
 def _make_room(directory: Path, most_bytes: int) -> None:
     """Delete parts until the others have at most so many bytes. Parts that somebody opens just now stay."""
-    found = [(whole.stat().st_mtime, whole.parent) for whole in directory.glob(f"*/{_WHOLE}")]
-    sizes = {folder: sum(file.stat().st_size for file in folder.glob("*/*/*")) for _, folder in found}
-    total = sum(sizes.values())
-    for _, folder in sorted(found):
+    found = []
+    for whole in directory.glob(f"*/{_WHOLE}"):
+        with contextlib.suppress(FileNotFoundError):  # another process deletes it just now
+            size = sum(file.stat().st_size for file in whole.parent.glob("*/*/*"))
+            found.append((whole.stat().st_mtime, whole.parent, size))
+    total = sum(size for _, _, size in found)
+    for _, folder, size in sorted(found):
         if total > most_bytes:
             with contextlib.suppress(BlockingIOError), _locked(folder, fcntl.LOCK_NB):
                 shutil.rmtree(folder, ignore_errors=True)
-                total -= sizes[folder]
+                total -= size
 
 
 @contextlib.contextmanager

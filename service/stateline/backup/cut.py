@@ -28,6 +28,7 @@ from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
     InvalidArgumentError,
+    NewerFormatError,
     Position,
     RetryLaterError,
     TopologyError,
@@ -155,7 +156,7 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
                 for store in found.stores:
                     found.position(store)  # raises if a partition is missing
                 return found
-            except (DoesNotExistError, DamagedDataError) as error:
+            except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
                 why = str(error)
                 _log.warning("The backup %s is not read: %s", id_, error)
     asked = "" if until is None else f" up to {until}"

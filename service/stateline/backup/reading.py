@@ -15,8 +15,18 @@ from typing import NamedTuple
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.writing import digest_of
+from stateline.model.internal_topics import ConfiguredTopics
+from stateline.model.store_definition import DAY_MS
 from stateline.model.topology import Topology
-from stateline_store import DamagedDataError, DoesNotExistError, StateDirectory, StatelineError, TopicPartition
+from stateline_store import (
+    DamagedDataError,
+    DoesNotExistError,
+    NewerFormatError,
+    StateDirectory,
+    StatelineError,
+    TopicPartition,
+)
+from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import Backup, piece_sizes, task_of
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
@@ -24,6 +34,9 @@ from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 3
+_MARGIN_MS = 60 * 60 * 1000
 
 
 class Fault(NamedTuple):
@@ -41,8 +54,16 @@ def backups(location: BackupLocation, until: str | None = None) -> Iterator[Back
         if until is None or backup_id <= until:
             try:
                 yield location.read(backup_id, node)
-            except (DoesNotExistError, DamagedDataError) as error:
+            except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
                 _log.warning("%s", error)
+
+
+def check_id(location: BackupLocation, backup_id: str) -> None:
+    """Raise `DoesNotExistError` if there is no backup of this id."""
+    there = sorted({id_ for id_, _ in location.manifests()})
+    if backup_id not in there:
+        newest = ", ".join(there[-_SHOWN:]) or "none"
+        raise DoesNotExistError(f"{location.url} has no backup {backup_id}. The newest are {newest}.")
 
 
 def tasks(backup: Backup) -> list[str]:
@@ -60,6 +81,25 @@ def declared(topology: Topology, task_id: str) -> dict[str, Declared]:
                 place = None if changelog is None else TopicPartition(changelog, partition)
                 found[store.name] = Declared(built.layout, store.types, place)
     return found
+
+
+def refuse_forgotten(backup: Backup, task_id: str, topology: Topology, configured: ConfiguredTopics) -> None:
+    """Raise `DamagedDataError` if a changelog of this task may have forgotten deletes since this backup: the deleted
+    rows would come back. Kafka forgets them after ``delete.retention.ms``, a day by default."""
+    number = TaskId.parse(task_id).subtopology
+    stores = [store for each in topology.subtopologies if each.ordinal == number for store in each.stores]
+    kept_ms = [
+        int(settings.get("delete.retention.ms", DAY_MS))
+        for store in stores
+        if store.changelog(topology.application_id) is not None
+        for settings in [store.changelog_settings(configured.settings, configured.window_additional_ms)]
+        if "compact" in settings.get("cleanup.policy", "")
+    ]
+    if kept_ms and backup.created_at_ms < now_ms() - min(kept_ms) + min(_MARGIN_MS, min(kept_ms) // 2):
+        raise DamagedDataError(
+            f"The backup {backup.id} is older than what the changelogs remember of deletes: {min(kept_ms) / 3.6e6:g} "
+            "hours (delete.retention.ms). With it, deleted rows would come back."
+        )
 
 
 def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topology, arriving: CopyDirectory) -> int:

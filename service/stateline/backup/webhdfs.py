@@ -42,23 +42,23 @@ class WebHdfs:
     def put(self, path: str, content: bytes | Iterable[bytes], **_: Any) -> None:
         """Write a file whole or not at all. An existing file is replaced."""
         part = f"{path}.part-{secrets.token_hex(4)}"
-        place = self._ask("PUT", "CREATE", part, noredirect="true").json()["Location"]
+        place = self._told("Location", "PUT", "CREATE", part, noredirect="true")
         with _refused(f"CREATE {part}"):
             _checked(self._client.put(place, content=content), part)
         self._ask("PUT", "RENAME", part, destination=f"{self._folder}/{path}", renameoptions="OVERWRITE")
 
     def get(self, path: str) -> _Content:
         """Return a file's content, which is read from the data node later."""
-        return _Content(self._client, self._ask("GET", "OPEN", path, noredirect="true").json()["Location"], path)
+        return _Content(self._client, self._told("Location", "GET", "OPEN", path, noredirect="true"), path)
 
     def head(self, path: str) -> dict[str, Any]:
         """Return the file's `path`, `size` and `last_modified`."""
-        return _described(path, self._ask("GET", "GETFILESTATUS", path).json()["FileStatus"])
+        return _described(path, self._told("FileStatus", "GET", "GETFILESTATUS", path))
 
     def list(self, prefix: str) -> Iterator[Sequence[dict[str, Any]]]:
         """Yield all files below this folder, a folder at a time; nothing if there is none."""
         try:
-            found = self._ask("GET", "LISTSTATUS", prefix).json()["FileStatuses"]["FileStatus"]
+            found = self._told("FileStatuses", "GET", "LISTSTATUS", prefix)["FileStatus"]
         except FileNotFoundError:
             return
         yield [_described(f"{prefix}/{each['pathSuffix']}", each) for each in found if each["type"] == "FILE"]
@@ -68,13 +68,21 @@ class WebHdfs:
 
     def list_with_delimiter(self) -> dict[str, Sequence[str]]:
         """Return the names of the folders here as `common_prefixes`."""
-        found = self._ask("GET", "LISTSTATUS", "").json()["FileStatuses"]["FileStatus"]
+        found = self._told("FileStatuses", "GET", "LISTSTATUS", "")["FileStatus"]
         return {"common_prefixes": [each["pathSuffix"] for each in found if each["type"] == "DIRECTORY"]}
 
     def delete(self, paths: str | Sequence[str]) -> None:
         """Delete these files. Absent ones are ignored."""
         for path in [paths] if isinstance(paths, str) else paths:
             self._ask("DELETE", "DELETE", path)
+
+    def _told(self, member: str, method: str, operation: str, path: str, **parameters: str) -> Any:
+        """Return this member of the answer. Another answer is a refusal: a proxy's page, for example."""
+        answer = self._ask(method, operation, path, **parameters)
+        try:
+            return answer.json()[member]
+        except (ValueError, KeyError, TypeError) as error:
+            raise OSError(f"{operation} {path}: {answer.text:.300} is no answer of WebHDFS.") from error
 
     def _ask(self, method: str, operation: str, path: str, **parameters: str) -> httpx.Response:
         url, terms = f"{self._root}{quote(f'{self._folder}/{path}')}", {"op": operation, **self._user, **parameters}

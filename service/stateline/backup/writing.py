@@ -17,13 +17,14 @@ import logging
 import os
 import time
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.retention import LEFT_ALONE_S
-from stateline_store import DamagedDataError, DoesNotExistError, RetryLaterError
+from stateline_store import DamagedDataError, DoesNotExistError, NewerFormatError, RetryLaterError
 from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import Backup, piece_sizes
 from stateline_store.steps import reached
@@ -56,15 +57,19 @@ class BackupWriter:
     bytes_per_second: int
     _digests: dict[tuple[int, int, int, int], str] = field(default_factory=dict)  # of unchanging files, by `_identity`
     _wrote: dict[str, float] = field(default_factory=dict)  # digest → when this process began to write it
-    _base: Backup | None = None
+    _base_id: str | None = None
 
     def write(self, backup: Backup, linked: Path, stopped: Event) -> tuple[Backup, Written]:
         """Write the backup whose files are linked below this directory. Returns it with its digests.
 
         Raises `RetryLaterError` when the location refuses, when `stopped` is set, or if writing took so long that the
         first files may be deleted."""
+        base = self._base()
+        with nullcontext() if base is None else self.location.lease(base.id):  # it stays until this one names its files
+            return self._write(backup, linked, stopped, self._there(base))
+
+    def _write(self, backup: Backup, linked: Path, stopped: Event, there: set[str]) -> tuple[Backup, Written]:
         began_s, done = time.monotonic(), Written()
-        there = self._there()
         digests: dict[str, list[str]] = {}
         for path, size in backup.copy.files.items():
             done.all_files, done.all_bytes, begin = done.all_files + 1, done.all_bytes + size, 0
@@ -90,19 +95,21 @@ class BackupWriter:
         reached("backup:files-written")
         self.location.write(whole)
         reached("backup:manifest-written")
-        self._base = whole
+        self._base_id = whole.id
         self._forget(whole.named)
         return whole, done
 
-    def _there(self) -> set[str]:
+    def _there(self, base: Backup | None) -> set[str]:
         """Return the digests that the location has for certain."""
         young_s = time.monotonic() - LEFT_ALONE_S / 2
         wrote = {digest for digest, at_s in self._wrote.items() if at_s > young_s}
-        base = self._newest() if self._base is None else self._known(self._base.id)
+        return wrote if base is None else wrote | base.named
+
+    def _base(self) -> Backup | None:
+        """Return this node's newest manifest, unless it may be deleted soon."""
+        base = self._newest() if self._base_id is None else self._known(self._base_id)
         margin_ms = min(_MARGIN_MS, self.retention_ms // 2)
-        if base is None or base.created_at_ms < now_ms() - self.retention_ms + margin_ms:
-            return wrote
-        return wrote | base.named
+        return None if base is None or base.created_at_ms < now_ms() - self.retention_ms + margin_ms else base
 
     def _newest(self) -> Backup | None:
         """Return this node's newest readable manifest."""
@@ -113,7 +120,7 @@ class BackupWriter:
         """Return this manifest of this node, if it is still there and readable."""
         try:
             return self.location.read(backup_id, self.node)
-        except (DoesNotExistError, DamagedDataError) as error:
+        except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
             _log.warning("A backup of this node is not built on: %s", error)
             return None
 

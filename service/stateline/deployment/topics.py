@@ -31,8 +31,10 @@ def ensure_topics(
     also_required: Iterable[str] = (),
     counted: Mapping[str, TopicInfo] = MappingProxyType({}),
     configured: ConfiguredTopics = UNCONFIGURED,
+    only: Container[str] | None = None,
 ) -> dict[str, int]:
-    """Create Stateline's missing topics. Returns the partition count of every topic of the application.
+    """Create Stateline's missing topics, or `only` these of them. Returns the partition count of every topic of the
+    application.
 
     `also_required` is the dead-letter topic. `counted` are topics as stores were made of them. `configured` are the
     settings for created topics. Several processes may call this at once.
@@ -48,7 +50,8 @@ def ensure_topics(
     existing = {name: info.partitions for name, info in found.items()}
     created = created_topics(topology, configured)
     wanted = wanted_partitions(created, existing)
-    if missing_own := [topic for topic in created if topic.name not in existing]:
+    missing_own = [t for t in created if t.name not in existing and (only is None or t.name in only)]
+    if missing_own:
         _create(admin, missing_own, wanted)
         logger.info("Created topics %s", ", ".join(f"{t.name} ({wanted[t.name]})" for t in missing_own))
     return {**wanted, **existing}

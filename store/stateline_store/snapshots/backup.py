@@ -28,6 +28,7 @@ from stateline_store.snapshots.store_copies import StoreCopy
 
 _FORMAT = 1  # on disk: never change what 1 means
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PART = re.compile(r"\d+_\d+/(?!\.{1,2}$)[^/\\\0]+")
 PIECE_BYTES = 4 * 1024 * 1024  # on disk: never change
 
 
@@ -120,6 +121,10 @@ class Backup:
             raise DamagedDataError(f"{where} is no manifest of a backup: {error!r}.") from error
         expected = {path: len(piece_sizes(path, size)) for path, size in found.copy.files.items()}
         told_counts = {path: len(digests) for path, digests in found.digests.items()}
+        places = [part.directory for part in found.copy.parts] + [path.rpartition("/")[0] for path in expected]
+        names = {path.rpartition("/")[2] for path in expected}
+        if not all(map(_PART.fullmatch, places)) or names & {"", ".", ".."}:  # a reader would write anywhere
+            raise DamagedDataError(f"{where} has a path that is none of a store's files.")
         if told_counts != expected or not all(map(_DIGEST.fullmatch, found.named)):
             raise DamagedDataError(f"{where} has files without digests, or digests that are none.")
         return found

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateline import serdes, stores
+from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.cli.backup.lost_changelogs import restored_without_changelogs
 from stateline.cli.backup.making import make_now
@@ -72,6 +72,12 @@ def records(first: int, last: int) -> Rows:
     return [(b"old", b"1", 1), *found] if first == 0 else found
 
 
+def _backs_up(app: App, config: Config, partitions: int) -> bool:
+    with suppress(NotPresentError, RetryLaterError):
+        return bool(make_now(app, config)["partitions"] == partitions)
+    return False
+
+
 class Scene:
     """An application, and another one over the same topic that nothing happens to."""
 
@@ -121,12 +127,7 @@ class Scene:
     def backs_up(self, app: App, config: Config) -> None:
         """Make a backup, as soon as the worker has told that it runs its tasks."""
 
-        def made() -> bool:
-            with suppress(NotPresentError, RetryLaterError):
-                return make_now(app, config)["partitions"] == len(STORES) * PARTITIONS
-            return False
-
-        eventually(made, "a backup of all stores is made")
+        eventually(lambda: _backs_up(app, config, len(STORES) * PARTITIONS), "a backup of all stores is made")
 
     def loses(self, *, topics: Iterable[str] | None = None) -> None:
         """Delete all nodes' directories and all changelogs."""
@@ -294,3 +295,63 @@ def test_a_store_in_memory_is_refused(scene: Scene) -> None:
         light.put(record.key, record.value)
 
     assert "its rows were in its changelog alone" in _refused(app, scene)
+
+
+class Two:
+    """An application of two subtopologies, which was backed up, and lost its disk and both changelogs."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.app = scene, App(scene.id)
+        self.topics = [f"{scene.id}-{name}" for name in "ab"]
+        create(scene.log, dict.fromkeys(self.topics, 1))
+        for name, topic in zip("ab", self.topics, strict=True):
+            source = self.app.topic(topic, key=serdes.string, value=serdes.json)
+            store = self.app.store(stores.key_value(f"of_{name}", key=serdes.string, value=serdes.json))
+            self.app.process(source, stores=[store], name=name)(_put)
+        config = scene.config(app=self.app)
+        for topic in self.topics:
+            produce(scene.log, topic, [(b"k", b"1", 1)])
+        with running(self.app, config, scene.log):
+            eventually(lambda: _backs_up(self.app, config, 2), "both stores are backed up")
+        with closing(scene.log.admin()) as admin:
+            admin.delete_topics([f"{scene.id}-of_{name}-changelog" for name in "ab"])
+        shutil.rmtree(scene.path / "one" / scene.id)
+
+    def restore(self, *only: int) -> list[Row]:
+        return restored_without_changelogs(self.app, self.scene.config(app=self.app), None, only, print)
+
+    def start(self) -> None:
+        Worker(self.app, self.scene.config(app=self.app), self.scene.log, instance="worker-0").run()
+
+
+def _put(record: InputRecord, kept: StoreView) -> None:
+    kept.put(record.key, record.value)
+
+
+@on_one_log("embedded", "it is the same on both")
+@pytest.mark.parametrize("guarantee", ["at_least_once"], indirect=True)
+def test_a_worker_refuses_subtopologies_that_were_not_restored(scene: Scene) -> None:
+    two = Two(scene)
+    assert [(row["task"], row["outcome"]) for row in two.restore(1)] == [("1_0", "restored")]
+    with pytest.raises(StoresRefusedError, match="of_a"):
+        two.start()
+
+
+@on_one_log("embedded", "it is the same on both")
+@pytest.mark.parametrize("guarantee", ["at_least_once"], indirect=True)
+def test_a_restore_is_not_completed_by_one_of_fewer_subtopologies(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Two(scene)
+
+    def fail(step: str) -> None:
+        if step == "lost:task-restored":
+            raise RetryLaterError("interrupted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("stateline.cli.backup.lost_changelogs.reached", fail)
+        with pytest.raises(RetryLaterError, match="interrupted"):
+            two.restore()
+    with pytest.raises(ConfigurationError, match="changelogs-lost"):
+        two.restore(1)
+    assert {row["outcome"] for row in two.restore()} == {"restored"}

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
+from stateline.backup.reading import backups, check_id, refuse_forgotten
 from stateline.backup.retention import expired, sweep
 from stateline.backup.writing import BackupWriter, digest_of
-from stateline_store import Position
+from stateline.dsl.app import App
+from stateline.model.internal_topics import ConfiguredTopics
+from stateline_store import DamagedDataError, DoesNotExistError, Position
 from stateline_store.snapshots.backup import PIECE_BYTES, Backup, piece_sizes
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.store_copies import StoreCopy
@@ -120,3 +128,68 @@ def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Pa
         pieces = zip(whole.digests["0_0/s/000001.log"], piece_sizes(log.name, size), strict=True)
         assert b"".join(b"".join(location.checked_piece(*each, log.name)) for each in pieces) == content[:size]
     assert written == [2 * PIECE_BYTES + 10, 500, PIECE_BYTES]
+
+
+def test_a_backup_that_is_built_on_stays_until_the_next_one_names_its_files(tmp_path: Path) -> None:
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    linked = tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    (linked / "000001.sst").write_bytes(b"row")
+    writer, leased = BackupWriter(location, "a", 3_600_000, -1), list[set[str]]()
+    first, _ = writer.write(backup(now_ms, "a", [0], {"0_0/s/000001.sst": ""}), tmp_path, Event())
+    (linked / "000002.sst").write_bytes(b"new")
+    put = location.put_file
+
+    def noted(*given: Any) -> None:
+        leased.append(location.leased(time.time()))
+        put(*given)
+
+    location.put_file = noted  # type: ignore[method-assign, assignment]
+    files = {"0_0/s/000001.sst": "", "0_0/s/000002.sst": ""}
+    writer.write(backup(now_ms + 1, "a", [0], files), tmp_path, Event())
+    assert leased == [{first.id}]
+    assert location.leased(time.time()) == set()
+
+
+@pytest.mark.parametrize("place", ["/etc/s", "../s", "0_0/..", "0_0/a/b", "0_0", "0_0/s/../../x", ""])
+def test_a_manifest_whose_paths_lead_elsewhere_is_damaged(place: str) -> None:
+    made = backup(1, "a", [0], {f"{place}/CURRENT": "0" * 64})
+    part = replace(made.copy.parts[0], directory=place)
+    with pytest.raises(DamagedDataError, match="none of a store's files"):
+        Backup.decode(replace(made, copy=replace(made.copy, parts=(part,))).encode(), "here")
+
+
+def test_a_manifest_of_a_newer_version_hides_no_older_backup(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path), "app")
+    location.write(backup(1, "a", [0]))
+    told = json.loads(backup(2, "a", [0]).encode()) | {"format": 99}
+    (tmp_path / "app" / "backups" / "000000002").mkdir()
+    (tmp_path / "app" / "backups" / "000000002" / "a.json").write_text(json.dumps(told))
+    assert [each.id for each in backups(location)] == ["000000001"]
+    with pytest.raises(DoesNotExistError, match=r"has no backup latest. The newest are 000000001, 000000002"):
+        check_id(location, "latest")
+    linked = tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    (linked / "000001.sst").write_bytes(b"row")
+    made = backup(int(time.time() * 1000), "a", [0], {"0_0/s/000001.sst": ""})
+    assert BackupWriter(location, "a", 3_600_000, -1).write(made, tmp_path, Event())[1].files == 1
+
+
+def _keep_nothing(record: InputRecord, s: StoreView) -> None:
+    del record, s
+
+
+@pytest.mark.parametrize(
+    ("settings", "hours", "is_refused"),
+    [({}, 22, False), ({}, 24, True), ({"delete.retention.ms": 7_200_000}, 2, True)],
+)
+def test_a_backup_from_before_deletes_were_forgotten_is_refused(
+    settings: dict[str, int], hours: int, is_refused: bool
+) -> None:
+    app = App("app")
+    source = app.topic("in", key=serdes.string, value=serdes.json)
+    store = app.store(stores.key_value("s", key=serdes.string, value=serdes.json).with_logging(settings))
+    app.process(source, stores=[store])(_keep_nothing)
+    made = backup(int(time.time() * 1000) - hours * 3_600_000, "a", [0])
+    with pytest.raises(DamagedDataError, match="deleted rows would come back") if is_refused else nullcontext():
+        refuse_forgotten(made, "0_0", app.topology(), ConfiguredTopics())

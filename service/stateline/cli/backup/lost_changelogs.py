@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, fetch, tasks
+from stateline.backup.reading import backups, check_id, fetch, tasks
 from stateline.cli.backup.restorable import OTHER_TOPICS, missed_input, refuse_records, refuse_repeats, rewound
 from stateline.cli.reset.execution import Execution, Say
 from stateline.cli.reset.running import running_here
@@ -85,6 +85,8 @@ class _Restore:
 
     def prepared(self, chosen: Sequence[Subtopology], backup_id: str | None, admin: Admin) -> ResetWork:
         """Fetch the stores, and decide where each input continues. Changes nothing else."""
+        if backup_id is not None:
+            check_id(self._location, backup_id)
         before, found = newest_reset(self._log, self._config.application_id), list(backups(self._location, backup_id))
         own: tuple[str, ...] = ()
         if before is not None and before.state == "begun" and before.work is not None and before.work.backup:
@@ -161,7 +163,8 @@ class _Restore:
     def steps(self, reset: Reset, work: ResetWork, admin: Admin) -> None:
         admin.delete_topics(sorted(admin.topics(work.changelogs)) if work.changelogs else [])
         reached("lost:changelogs-deleted")
-        ensure_topics(self._topology, admin, configured=ConfiguredTopics.of(self._config))
+        # No other changelog: a worker refuses a subtopology by its missing changelog, and would read an empty one.
+        ensure_topics(self._topology, admin, configured=ConfiguredTopics.of(self._config), only=work.changelogs)
         reached("lost:changelogs-created")
         for task in self._directory.tasks():
             if TaskId.parse(task).subtopology in work.subtopologies:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, place, tasks
+from stateline.backup.reading import backups, check_id, place, refuse_forgotten, tasks
 from stateline.cli.backup.restorable import OTHER_TOPICS
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
+from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
 from stateline_store.snapshots.backup import Backup
@@ -28,6 +29,8 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
     location, topology = BackupLocation.of(config), app.configured_topology(config)
     if running := running_here(config):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
+    if backup_id is not None:
+        check_id(location, backup_id)
     found = [each for each in backups(location, backup_id) if node in (None, each.node)]
     if not found:
         raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
@@ -46,12 +49,15 @@ def _restored(
 ) -> Row:
     directory = StateDirectory(config.state_dir, config.application_id)
     why = ""
+    if TaskId.parse(task).subtopology not in {each.ordinal for each in topology.subtopologies}:
+        why, found = "The application has no such task any more.", ()
     for backup in found:
         if task not in tasks(backup):
             continue
         row = {"task": task, "backup": backup.id, "node": backup.node}
         try:
             of_task = {topic: ids.get(topic, "") for topic in _topics(topology, TaskId.parse(task))}
+            refuse_forgotten(backup, task, topology, ConfiguredTopics.of(config))
             size = place(location, backup, task, topology, directory, of_task)
         except (DamagedDataError, DoesNotExistError) as error:
             why = why or str(error)

@@ -58,10 +58,9 @@ class Execution:
         """Do this, by other `steps` if given. Raises `RetryLaterError` while anything runs, and `ConfigurationError` if
         an earlier reset is not done, or Spark is missing to delete checkpoints at a URL. Nothing is changed then. An
         error of the log or the file system interrupts the reset, and `resume` completes it. A restore from a backup is
-        completed by another one, or by a reset of everything."""
+        completed by one of the same subtopologies or more, or by a reset of everything."""
         before = newest_reset(self._log, self._application_id)
-        is_restore = before is not None and before.work is not None and bool(before.work.backup)
-        if not (is_restore and (work.backup or work.everything)):
+        if not (work.everything and before is not None and _restores(before)) and not _completes(work, before):
             refuse_unfinished(before, self._application_id)
         with self.alone(work) as admin:
             reset = begun(before, followed_epoch(self._directory.application), work)
@@ -214,3 +213,14 @@ def resume(app: App, config: Config, *, say: Say, warn: Say) -> None:
         work = Execution(config, app.topology(), log, warn).resume()
     parts = [*(f"store {name}" for name in work.stores), *(f"pipeline {name}" for name in work.pipelines)]
     say(f"Completed: {'the whole application' if work.everything else ', '.join(parts)} starts over.")
+
+
+def _restores(reset: Reset) -> bool:
+    return reset.work is not None and bool(reset.work.backup)
+
+
+def _completes(work: ResetWork, before: Reset | None) -> bool:
+    """Whether this restore has all that the interrupted one before had to do."""
+    if before is None or before.work is None or not (work.backup and _restores(before)):
+        return False
+    return set(before.work.subtopologies) <= set(work.subtopologies)

@@ -82,5 +82,8 @@ class BackupKeeper:
             figures.failed += 1
             say = _log.error if isinstance(error, DamagedDataError) else _log.warning
             say("The backup of %s failed: %s", backup_id(at_ms), error)
+        except Exception:  # noqa: BLE001 - a defect ends no later backup
+            figures.failed += 1
+            _log.exception("The backup of %s failed", backup_id(at_ms))
         with contextlib.suppress(OSError):  # a full disk: the next backup tells
             publish(self._application / FIGURES, orjson.dumps(asdict(figures)))

@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, declared, place, tasks
+from stateline.backup.reading import backups, declared, place, refuse_forgotten, tasks
 from stateline.config.settings import Config
+from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline.worker.tasks.task import Task
 from stateline_store import (
@@ -47,6 +48,7 @@ class BackedUpTasks:
     def __init__(self, config: Config, topology: Topology, directory: StateDirectory) -> None:
         """Raises `ConfigurationError` as `BackupLocation`."""
         self._topology, self._directory = topology, directory
+        self._configured = ConfiguredTopics.of(config)
         url = config.backup_location
         self._location = None if url is None else BackupLocation(url, topology.application_id)
         self._threads: ThreadPoolExecutor | None = None
@@ -102,6 +104,7 @@ class BackedUpTasks:
     def _placed(self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
         began_s = time.monotonic()
         try:
+            refuse_forgotten(backup, task_id, self._topology, self._configured)
             size = place(location, backup, task_id, self._topology, self._directory, ids)
         except (DamagedDataError, DoesNotExistError, LockedError) as error:
             _log.warning("Task %s cannot begin with the backup %s: %s", task_id, backup.id, error)
