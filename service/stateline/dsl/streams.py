@@ -106,8 +106,11 @@ class Stream(StreamSteps):
         key or a value are dropped and counted.
         """
         if isinstance(other, Stream) or within is not None:
+            _refuse_for_streams("join", on, grace)
             return self._join_stream("inner", other, joiner, value, within, store, persistent, changelog)
         held = None if grace is None else Grace(grace, self.value, store, persistent, changelog)
+        if held is None and (store is not None or changelog is not None or not persistent):
+            raise TopologyError("join" + _ONLY_WAITING)
         return self._join("join", other, joiner, value, on, held)
 
     def left_join(
@@ -130,8 +133,11 @@ class Stream(StreamSteps):
         ``<store>-left-shared-join-store``. A row without a key leaves at once.
         """
         if isinstance(other, Stream) or within is not None:
+            _refuse_for_streams("left_join", on, grace)
             return self._join_stream("left", other, joiner, value, within, store, persistent, changelog)
         held = None if grace is None else Grace(grace, self.value, store, persistent, changelog)
+        if held is None and (store is not None or changelog is not None or not persistent):
+            raise TopologyError("left_join" + _ONLY_WAITING)
         return self._join("left_join", other, joiner, value, on, held)
 
     def outer_join(
@@ -588,5 +594,20 @@ class WindowedTable(_WindowChanges):
         return self._node.then(OperatorNode(name, partial(EmitFinal, self.store.name, self.windows)))
 
 
+_ONLY_WAITING = (
+    " with a table: store, persistent and changelog are for rows that wait. Give grace=…, too, or leave them out."
+)
+
+
 class FinalResults(_WindowChanges):
     """The result of `WindowedTable.suppress`. `store` also holds the windows that are not final."""
+
+
+def _refuse_for_streams(what: str, on: object, grace: object) -> None:
+    """Refuse arguments of joins with tables, which a join of two streams would ignore."""
+    if on is not None:
+        raise TopologyError(
+            f"{what} of two streams: on=… is for a global table. Use .select_key(…).repartition(…) first."
+        )
+    if grace is not None:
+        raise TopologyError(f"{what} of two streams: the grace is part of the windows: JoinWindows(…, grace=…).")

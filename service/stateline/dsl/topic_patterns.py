@@ -106,7 +106,8 @@ class TopicPatterns:
         return found
 
     def _is_of(self, stream: _Stream, topic: str) -> bool:
-        return matches(stream.pattern, self._application_id, topic)
+        dead_letters = None if self._config is None else self._config.dead_letter_topic
+        return topic != dead_letters and matches(stream.pattern, self._application_id, topic)
 
     def _refuse_registered(self, stream: _Stream, by_name: Mapping[str, SourceLine]) -> None:
         for name, place in by_name.items():
@@ -123,7 +124,7 @@ class TopicPatterns:
                 self._found = self._look_up(self._streams[0])
             return self._found or ()
         for name in self._configured:
-            if not self.matching([name]):
+            if not any(matches(each.pattern, self._application_id, name) for each in self._streams):
                 raise ConfigurationError(
                     f"{PATTERN_TOPICS} names {name!r}, and no pattern of app.stream matches it: remove it, or change "
                     "the pattern. `stateline run` gives its processes the topics of its start: if you have changed a "

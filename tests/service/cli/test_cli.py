@@ -249,6 +249,7 @@ def test_help_teaches_every_command_with_an_example() -> None:
         "config",
         "inspect",
         "snapshot",
+        "export",
         "reset",
         "status",
         "adopt",

@@ -258,3 +258,18 @@ def test_a_start_waits_for_a_log_that_does_not_answer_and_says_so(
     assert target.pattern_topics(app, config) == ["--set", "topology.pattern.topics=orders-de,orders-fr"]
     (told,) = [line for line in caplog.messages if line.startswith("Waiting for the log.")]
     assert "'orders-.*' cannot be looked up" in told
+
+
+def test_dead_letters_are_no_input_of_a_pattern() -> None:
+    settings = {"processing.exception.handler": "dead-letter", "errors.dead.letter.queue.topic.name": "orders-dead"}
+    app, calls = App("shop", config=settings), list[str]()
+
+    def fail(key: str, value: str) -> str:
+        calls.append(value)
+        raise ValueError(value)
+
+    app.stream(re.compile("orders-.*"), key=serdes.string, value=serdes.string).map_values(fail).to("out")
+    with TestDriver(app, partitions={"orders-de": 1, "orders-dead": 1, "out": 1}) as driver:
+        driver.pipe("orders-de", "k", "v")
+        assert calls == ["v"]
+        assert len(driver.dead_letters()) == 1

@@ -104,19 +104,22 @@ class Subscribe:
         self._join, self._context, self._registrations = join, context, _Registrations(join, context)
 
     def process(self, changes: Changes) -> None:
-        make = self._registrations
+        make, context = self._registrations, self._context
+        pairs = zip(changes.keys, changes.new, strict=True)
+        found = context.each(self._join.name, changes.records, pairs, lambda pair: make.foreign_key(*pair))
+        new_keys = dict(found)  # not of rows that `on` refuses: they have no foreign key
 
         def registrations(place: int) -> list[OutputRecord]:
             key, old, new = changes.keys[place], changes.old[place], changes.new[place]
-            old_key, new_key = make.foreign_key(key, old), make.foreign_key(key, new)
-            if new is not None and new_key is None and not self._join.is_left:
-                self._context.failures.drop(1, "no_key")
+            old_key, new_key = context.of_before(lambda: make.foreign_key(key, old)), new_keys.get(place)
+            if new is not None and place in new_keys and new_key is None and not self._join.is_left:
+                context.failures.drop(1, "no_key")
             record, at_ms = changes.records[place], changes.timestamps[place]
             told = self._instructions(old, new, old_key, new_key)
             return [make.written(foreign, instruction, key, new, record, at_ms) for foreign, instruction in told]
 
-        for _, made in self._context.each(self._join.name, changes.records, range(len(changes.records)), registrations):
-            self._context.outputs += made
+        for _, made in context.each(self._join.name, changes.records, range(len(changes.records)), registrations):
+            context.outputs += made
 
     def _instructions(
         self, old: bytes | None, new: bytes | None, old_key: bytes | None, new_key: bytes | None
@@ -183,10 +186,8 @@ class Resolve:
     ) -> dict[bytes, int]:
         """Return those of these left rows that have no foreign key. Ask again for the others: whether there is a right
         row is unknown."""
-        keys, make = list(unknown), self._registrations
-        records = [rows.records[place] for place in unknown.values()]
-        found = self._context.each(self._join.name, records, keys, lambda key: make.foreign_key(key, left[key]))
-        foreign = {keys[place]: key for place, key in found}
+        make, before = self._registrations, self._context.of_before
+        foreign = {key: before(lambda: make.foreign_key(key, left[key])) for key in unknown}  # noqa: B023 - called at once
         for key, its in foreign.items():
             if its is not None:
                 record, at_ms = rows.records[unknown[key]], rows.timestamps[unknown[key]]

@@ -76,6 +76,18 @@ class OperatorContext:
             else:
                 yield place, result
 
+    def of_before(self, function: Callable[[], Given | None]) -> Given | None:
+        """Return the result for a value that came before, None if the function fails for it: then it failed when the
+        value came, which went no further. Raises the error under the policy fail."""
+        try:
+            return function()
+        except (RetryLaterError, DamagedDataError):
+            raise
+        except (Exception, SystemExit):
+            if not self.failures.undoes_writes:
+                raise
+            return None
+
     def refuse_too_large(self, key: bytes, value: bytes | None, store: TransactionalStore) -> None:
         """Raise `InvalidArgumentError` for a change that the store's changelog would refuse. A store with headers adds
         those of the record that `each` is at."""

@@ -42,24 +42,27 @@ class Regroup:
     context: OperatorContext
 
     def process(self, changes: Changes) -> None:
-        def halves(change: tuple[bytes, bytes | None, bytes | None]) -> list[_Row]:
-            key, old_value, new_value = change
-            new, old = self._mapped(key, new_value), self._mapped(key, old_value)
+        context, pairs = self.context, zip(changes.keys, changes.new, strict=True)
+        mapped = context.each(self.name, changes.records, pairs, lambda pair: self._mapped(*pair))
+        entered = dict(mapped)  # not those that the function refuses: they are in no group
+
+        def halves(place: int) -> list[_Row]:
+            key, old_value = changes.keys[place], changes.old[place]
+            new, old = entered.get(place), context.of_before(lambda: self._mapped(key, old_value))
             if old is not None and new is not None and old[0] == new[0]:
                 made = [(new[0], joined(old[1], new[1]))]
             else:
                 made = [(old[0], joined(old[1], None))] if old else []
                 made += [(new[0], joined(None, new[1]))] if new else []
             for row in made:
-                refuse_too_large(*row, self.context.max_record_bytes)
+                refuse_too_large(*row, context.max_record_bytes)
             return made
 
-        given = zip(changes.keys, changes.old, changes.new, strict=True)
-        for place, made in self.context.each(self.name, changes.records, given, halves):
+        for place, made in context.each(self.name, changes.records, range(len(changes.records)), halves):
             at_ms, headers = changes.timestamps[place], changes.records[place].headers
             for key, value in made:
                 where = partition_key(self.topic.key, key)
-                self.context.outputs.append(OutputRecord(self.topic.name, key, value, at_ms, headers, where))
+                context.outputs.append(OutputRecord(self.topic.name, key, value, at_ms, headers, where))
 
     def _mapped(self, key: bytes, value: bytes | None) -> _Row | None:
         if value is None:

@@ -54,7 +54,7 @@ class UnmatchedRows:
     def take_closed(self, now_ms: int) -> list[Unmatched]:
         """Remove the rows for which no partner can come any more, and return them by time, right ones first."""
         names = self._take_names(now_ms)
-        while self._known_to_ms < now_ms - min(self._closed_after):
+        while self._known_to_ms < min(now_ms - min(self._closed_after), MAX_TIMESTAMP_MS):
             self._look_further()
             names += self._take_names(now_ms)
         found = list[Unmatched]()
@@ -68,7 +68,7 @@ class UnmatchedRows:
     def _take_names(self, now_ms: int) -> list[bytes]:
         found = []
         for is_left, heap in enumerate(self._next):
-            first_open = ENTRY.pack(max(0, now_ms - self._closed_after[not is_left]), 0)
+            first_open = ENTRY.pack(min(max(0, now_ms - self._closed_after[not is_left]), MAX_TIMESTAMP_MS), 0)
             while heap and heap[0] < first_open:
                 name = heappop(heap)
                 if name in self._names:  # it was not dropped

@@ -162,3 +162,33 @@ def test_a_join_by_foreign_key_needs_a_name_and_others_have_none() -> None:
         orders.join(names, both, on=customer_of)
     with pytest.raises(TopologyError, match="Give `on`, too"):
         orders.left_join(names, both, name="fk")
+
+
+def refused(key: str, value: str) -> str | None:
+    if value == "oops":
+        raise ValueError(value)
+    return customer_of(key, value)
+
+
+@pytest.mark.parametrize("then", ["c1-b", None, "x"])
+def test_a_row_that_on_refuses_has_no_foreign_key(then: str | None) -> None:
+    app = App("app", config={"processing.exception.handler": "skip"})
+    orders, names = (app.ktable(app.table(topic, **TEXTS)) for topic in ("orders", "names"))
+    orders.join(names, both, "inner", on=refused, name="i")
+    orders.left_join(names, both, "left", on=refused, name="l")
+    with TestDriver(app) as driver:
+        for topic, key, value in [("names", "c1", "Ada"), ("orders", "o1", "c1-a"), ("orders", "o2", "oops")]:
+            driver.pipe(topic, key, value)
+        assert {entry.key: entry.value for entry in driver.store("inner").all()} == {"o1": "c1-a/Ada"}
+        driver.pipe("orders", "o1", "oops")
+        assert list(driver.store("inner").all()) == []
+        assert {entry.key: entry.value for entry in driver.store("left").all()} == {
+            "o1": "oops/None",
+            "o2": "oops/None",
+        }
+        for key in ("o1", "o2"):
+            driver.pipe("orders", key, then)
+        kept = {} if then is None else dict.fromkeys(("o1", "o2"), then)
+        for store in ("inner", "left"):
+            found = {entry.key: entry.value for entry in driver.store(store).all()}
+            assert found == joined(kept, {"c1": "Ada"}, left=store == "left")

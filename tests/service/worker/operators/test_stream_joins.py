@@ -205,3 +205,30 @@ def test_a_table_of_a_topic_that_a_join_of_streams_reads_is_kept() -> None:
         driver.pipe("right", "a", "two", timestamp_ms=2)
         assert driver.store("newest").get("a") == "one"
         assert [row.value for row in driver.read("out")] == ["one|two"]
+
+
+@pytest.mark.parametrize("how", ["join", "left_join"])
+def test_arguments_that_a_join_would_ignore_are_refused(how: str) -> None:
+    app = App("app")
+    one, other = (app.stream(topic, key=serdes.string, value=serdes.string) for topic in ("one", "other"))
+    table = app.ktable(app.table("table", key=serdes.string, value=serdes.string))
+    join, within = getattr(one, how), JoinWindows(timedelta(seconds=1))
+    with pytest.raises(TopologyError, match=r"the grace is part of the windows: JoinWindows"):
+        join(other, pair, within=within, grace=timedelta(hours=1))
+    with pytest.raises(TopologyError, match=r"on=… is for a global table"):
+        join(other, pair, within=within, on=lambda key, value: key)
+    for given in ({"store": "s"}, {"persistent": False}, {"changelog": {"nope": 1}}):
+        with pytest.raises(TopologyError, match=r"are for rows that wait. Give grace=…, too"):
+            join(table, pair, **given)
+
+
+def test_stream_time_may_be_the_largest_of_all() -> None:
+    app = App("app")
+    one, other = (app.stream(topic, key=serdes.string, value=serdes.string) for topic in ("one", "other"))
+    windows = JoinWindows(timedelta(seconds=1), before=timedelta(seconds=-1), after=timedelta(seconds=2))
+    one.outer_join(other, lambda left, right: f"{left}{right}", within=windows, store="j").to("out")
+    with TestDriver(app) as driver:
+        for at_ms in (1, 2**63 - 1):
+            for topic in ("one", "other"):
+                driver.pipe(topic, "k", "a", timestamp_ms=at_ms)
+        assert ("k", "aNone") in [(record.key, record.value) for record in driver.read("out")]
