@@ -26,7 +26,7 @@ from stateline.serde.protobuf import ProtobufSerde
 JSON = "JSON"
 TIME = pa.timestamp("ms", "UTC")
 """TIMESTAMPTZ, as DuckDB scans it."""
-_LATEST = pa.scalar((2**63 - 1) // 1000)  # DuckDB has microseconds, and unlimited windows end behind that
+_LATEST_MS = (2**63 - 1) // 1000  # DuckDB has microseconds, and unlimited windows end behind that
 _TEXTS = ("VARCHAR", JSON)
 _INT64_LEAST, _INT64_MOST = -(2**63), 2**63 - 1
 _FORMATS = {"date-time": "TIMESTAMPTZ", "date": "DATE", "uuid": "UUID"}
@@ -95,7 +95,7 @@ def has_parts(kind: str) -> bool:
 
 def times_of(milliseconds: pa.Array) -> pa.Array:
     """Return these int64 milliseconds as `TIME`. A time behind DuckDB's last one is the last one, and null stays."""
-    return pc.min_element_wise(milliseconds, _LATEST, skip_nulls=False).view(TIME)
+    return pc.min_element_wise(milliseconds, _LATEST_MS, skip_nulls=False).view(TIME)
 
 
 def _struct(members: Iterable[tuple[str, str]]) -> str:

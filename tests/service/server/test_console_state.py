@@ -34,12 +34,14 @@ def test_a_look_shows_every_store_and_the_partitions_of_one(client: httpx.Client
         "input_lag": None,
         "staged_records": 2,
         "committed_at_ms": newest,
+        "backed_up_at_ms": None,
     }
     for asked, selected in (({}, "aircraft"), ({"store": "counts"}, "counts"), ({"store": "nope"}, "aircraft")):
         body = client.get("/v1/console", params=asked).json()
         assert body["selected"] == selected
         told = client.get(f"/v1/stores/{selected}").json()["partitions"]
-        assert body["partitions"] == {number: known | {"input_lag": None} for number, known in told.items()}
+        unknown = {"input_lag": None, "backed_up_at_ms": None}
+        assert body["partitions"] == {number: known | unknown for number, known in told.items()}
     assert body["application_id"] == "flights-app"
     assert body["pipelines"] == {}
     store = worker.stores["aircraft", 0]

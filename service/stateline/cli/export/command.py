@@ -51,7 +51,7 @@ def export(
     ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's authority, as PEM.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Export stores as Parquet files or Delta tables, for DuckDB, Polars, Trino and others.
+    """Export stores as Parquet files or Delta tables.
 
     All stores are of one moment, and each has a folder of its name. A Parquet export is a new file. A Delta table is
     written whole once, and gets only what has changed after that.
