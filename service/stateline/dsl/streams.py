@@ -60,6 +60,10 @@ from stateline_store import InvalidArgumentError, TopologyError
 if TYPE_CHECKING:
     from stateline.processing.operators.joins import JoinKind
 
+_ONLY_WAITING = (
+    " with a table: store, persistent and changelog are for rows that wait. Give grace=…, too, or leave them out."
+)
+
 
 @says_where
 class Stream(StreamSteps):
@@ -592,11 +596,6 @@ class WindowedTable(_WindowChanges):
     def _then_final(self) -> OperatorNode:
         name = f"final {self.store.name}"
         return self._node.then(OperatorNode(name, partial(EmitFinal, self.store.name, self.windows)))
-
-
-_ONLY_WAITING = (
-    " with a table: store, persistent and changelog are for rows that wait. Give grace=…, too, or leave them out."
-)
 
 
 class FinalResults(_WindowChanges):

@@ -23,6 +23,6 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
 @pytest.fixture(scope="module")
 def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     """A server of the stores that `worker` has: of string, integer, bytes and JSON keys."""
-    with http_server(state_dir, "server.snapshots.max=100") as client:
+    with http_server(state_dir, "server.snapshots.max=1000") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client

@@ -53,7 +53,7 @@ class Kinds:
         given = [
             f"state.dir={deployment.root / 's'}",
             f"bootstrap.servers={deployment.servers}",
-            "server.snapshots.max=100",
+            "server.snapshots.max=1000",
         ]
         config = load_config(app.application_id, environment={}, overrides=[*given, f"backup.location={url}"])
         return str(make_now(app, config)["backup"])

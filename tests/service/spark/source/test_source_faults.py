@@ -226,7 +226,7 @@ def test_a_job_goes_on_when_the_server_is_killed_and_started_again(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path, split_bytes: int
 ) -> None:
     del worker
-    most = "server.snapshots.max=100"  # every frame of this process keeps its own
+    most = "server.snapshots.max=1000"  # every frame of this process keeps its own
     with served(state_dir, most) as first, faulty_proxy(_port(first)) as proxy, served(state_dir, most) as second:
         until_ready(first)
 
