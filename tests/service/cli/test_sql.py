@@ -33,7 +33,7 @@ SLOW = "select count(*) from range(100000000) a, range(100000) b where a.range %
 def url(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.URL]:
     worker.put_all({f"N{number:02}": {"seats": number} for number in range(20)})
     worker.commit()
-    with served_here(state_dir, "server.scan.processes=0") as found:
+    with served_here(state_dir, "server.scan.processes=0", "sql.timeout.ms=120000") as found:  # Ctrl-C ends them
         yield found.client.base_url
 
 
