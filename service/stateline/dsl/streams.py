@@ -60,10 +60,6 @@ from stateline_store import InvalidArgumentError, TopologyError
 if TYPE_CHECKING:
     from stateline.processing.operators.joins import JoinKind
 
-_ONLY_WAITING = (
-    " with a table: store, persistent and changelog are for rows that wait. Give grace=…, too, or leave them out."
-)
-
 
 @says_where
 class Stream(StreamSteps):
@@ -109,13 +105,7 @@ class Stream(StreamSteps):
         with generated names. `persistent` and `changelog` are theirs (`StoreDefinition.with_logging`). Rows without a
         key or a value are dropped and counted.
         """
-        if isinstance(other, Stream) or within is not None:
-            _refuse_for_streams("join", on, grace)
-            return self._join_stream("inner", other, joiner, value, within, store, persistent, changelog)
-        held = None if grace is None else Grace(grace, self.value, store, persistent, changelog)
-        if held is None and (store is not None or changelog is not None or not persistent):
-            raise TopologyError("join" + _ONLY_WAITING)
-        return self._join("join", other, joiner, value, on, held)
+        return self._join("inner", other, joiner, value, on, grace, within, store, persistent, changelog)
 
     def left_join(
         self,
@@ -136,13 +126,7 @@ class Stream(StreamSteps):
         can come any more: stream time is more than ``after + grace`` behind it. Until then it is in the store
         ``<store>-left-shared-join-store``. A row without a key leaves at once.
         """
-        if isinstance(other, Stream) or within is not None:
-            _refuse_for_streams("left_join", on, grace)
-            return self._join_stream("left", other, joiner, value, within, store, persistent, changelog)
-        held = None if grace is None else Grace(grace, self.value, store, persistent, changelog)
-        if held is None and (store is not None or changelog is not None or not persistent):
-            raise TopologyError("left_join" + _ONLY_WAITING)
-        return self._join("left_join", other, joiner, value, on, held)
+        return self._join("left", other, joiner, value, on, grace, within, store, persistent, changelog)
 
     def outer_join(
         self,
@@ -222,6 +206,39 @@ class Stream(StreamSteps):
         return Stream(self._declarations, node, self.key, serde)
 
     def _join(
+        self,
+        kind: Literal["inner", "left"],
+        other: Table | StoreDefinition | GlobalTable | Stream,
+        joiner: Joiner,
+        value: Serde | None,
+        on: KeyValueFunction | None,
+        grace: timedelta | None,
+        within: JoinWindows | None,
+        store: str | None,
+        persistent: bool,
+        changelog: ChangelogSettings,
+    ) -> Stream:
+        """Join a stream or a table, and refuse arguments that this one would ignore."""
+        what = "join" if kind == "inner" else "left_join"
+        if isinstance(other, Stream) or within is not None:
+            if on is not None:
+                raise TopologyError(
+                    f"{what} of two streams: on=… is for a global table. Use .select_key(…).repartition(…) first."
+                )
+            if grace is not None:
+                raise TopologyError(
+                    f"{what} of two streams: the grace is part of the windows: JoinWindows(…, grace=…)."
+                )
+            return self._join_stream(kind, other, joiner, value, within, store, persistent, changelog)
+        if grace is None and (store is not None or changelog is not None or not persistent):
+            raise TopologyError(
+                f"{what} with a table: store, persistent and changelog are for rows that wait. Give grace=…, too, or "
+                "leave them out."
+            )
+        held = None if grace is None else Grace(grace, self.value, store, persistent, changelog)
+        return self._join_table(what, other, joiner, value, on, held)
+
+    def _join_table(
         self,
         what: str,
         table: Table | StoreDefinition | GlobalTable,
@@ -600,13 +617,3 @@ class WindowedTable(_WindowChanges):
 
 class FinalResults(_WindowChanges):
     """The result of `WindowedTable.suppress`. `store` also holds the windows that are not final."""
-
-
-def _refuse_for_streams(what: str, on: object, grace: object) -> None:
-    """Refuse arguments of joins with tables, which a join of two streams would ignore."""
-    if on is not None:
-        raise TopologyError(
-            f"{what} of two streams: on=… is for a global table. Use .select_key(…).repartition(…) first."
-        )
-    if grace is not None:
-        raise TopologyError(f"{what} of two streams: the grace is part of the windows: JoinWindows(…, grace=…).")
