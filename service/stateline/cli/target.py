@@ -32,6 +32,14 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings, instead of ./stateline.toml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The address of the server.", show_default="http://127.0.0.1:8000"),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="A file with a token. STATELINE_TOKEN by default.")
+]
+CaFile = Annotated[Path | None, typer.Option("--ca-file", metavar="FILE", help="The server's authority, as PEM.")]
 FLAGS = "All commands take -v (says more), -q (says less) and --traceback (shows where an error arose)."
 _ASK_AGAIN_S = 5.0  # besides the time that the log takes to fail
 _TYPE = re.compile(r" <(str|list\[str\]|path)>")

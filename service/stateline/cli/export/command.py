@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from stateline.cli.progress import Progress
-from stateline.cli.target import AsJson, word_of
+from stateline.cli.target import AsJson, CaFile, ServerUrl, TokenFile, word_of
 from stateline_store import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -42,13 +42,9 @@ def export(
     application_id: Annotated[
         str | None, typer.Option(metavar="ID", help="The application, if the location has backups of several.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The address of the server.", show_default="http://127.0.0.1:8000")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with a token. STATELINE_TOKEN by default.")
-    ] = None,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's authority, as PEM.")] = None,
+    url: ServerUrl = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Export stores as Parquet files or Delta tables.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateline.cli.target import ConfigFile, Settings, read, word_of
+from stateline.cli.target import CaFile, ConfigFile, ServerUrl, Settings, TokenFile, read, word_of
 from stateline_store import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -21,17 +21,13 @@ def sql(
     target: Annotated[
         str | None, typer.Argument(metavar="MODULE:APP", help="The App whose server is asked, unless --url names one.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The address of the server.", show_default="http://127.0.0.1:8000")
-    ] = None,
+    url: ServerUrl = None,
     statements: Annotated[
         str | None, typer.Option("--command", "-c", metavar="SQL", help="Run these statements, and end.")
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="table, csv or json.")] = "table",
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with a token. STATELINE_TOKEN by default.")
-    ] = None,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's authority, as PEM.")] = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     settings: Settings = None,
     config_file: ConfigFile = None,
 ) -> None:

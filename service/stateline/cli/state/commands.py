@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stateline.cli.target import AsJson, ConfigFile, Settings, Target, loaded, read
+from stateline.cli.target import AsJson, CaFile, ConfigFile, ServerUrl, Settings, Target, TokenFile, loaded, read
 
 
 def stores(
@@ -89,9 +89,7 @@ def snapshot(
     names: Annotated[list[str], typer.Argument(metavar="STORE", help="The stores.", show_default=False)],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or arrow.")] = "parquet",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")] = Path("snapshot"),
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="The address of the server.", show_default="http://127.0.0.1:8000")
-    ] = None,
+    url: ServerUrl = None,
     application: Annotated[
         str | None,
         typer.Option("--app", metavar="MODULE:APP", help="The server in the settings of this App, instead of --url."),
@@ -102,10 +100,8 @@ def snapshot(
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="In versioned stores: the versions valid then. ISO 8601, or ms.")
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with a token. STATELINE_TOKEN by default.")
-    ] = None,
-    ca_file: Annotated[Path | None, typer.Option(metavar="FILE", help="The server's authority, as PEM.")] = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
     ttl: Annotated[int, typer.Option(metavar="S", min=1, help="The lease in seconds, renewed while this runs.")] = 300,
 ) -> None:
     """Export stores of a running server to files.
