@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stateline import serdes
-from stateline.backup.location import BackupLocation
+from stateline.backup.location import BackupLocation, check_id
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import BytesSerde, JsonSerde, Serde, shown
@@ -143,9 +143,7 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
     if not nodes:
         raise DoesNotExistError(f"{url} has no backup of {application_id}: make one with stateline backup now.")
     if isinstance(as_of, str) and _ID.fullmatch(as_of):
-        if as_of not in nodes:
-            newest = ", ".join(sorted(nodes)[-_SHOWN:])
-            raise DoesNotExistError(f"{url} has no backup {as_of} of {application_id}. The newest are {newest}.")
+        check_id(location, as_of, nodes)
         return BackupCut(url, application_id, tuple(location.read(as_of, node) for node in nodes[as_of]))
     until = None if as_of is None else backup_id(_time_ms(as_of))
     why = f"the oldest is {min(nodes)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +37,7 @@ _PIECE_BYTES = 16 * 1024 * 1024
 _SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
+_SHOWN = 3  # ids
 
 
 class StoredFile(NamedTuple):
@@ -64,6 +65,16 @@ def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES) -> Objec
         return from_url(url) if scheme else LocalStore(url, mkdir=True)
     except (obstore.exceptions.BaseError, OSError, ValueError) as error:
         raise ConfigurationError(f"{named}={url} cannot be used: {error}") from error
+
+
+def check_id(location: BackupLocation, backup_id: str, there: Iterable[str]) -> None:
+    """Raise `DoesNotExistError` unless this id is among the ids of the location's backups."""
+    ids = sorted(set(there))
+    if backup_id not in ids:
+        newest = ", ".join(ids[-_SHOWN:]) or "none"
+        raise DoesNotExistError(
+            f"{location.url} has no backup {backup_id}. The newest are {newest}, of {location.application_id}."
+        )
 
 
 class BackupLocation:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.backup.location import BackupLocation
+from stateline.backup.location import BackupLocation, check_id
 from stateline.backup.writing import digest_of
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline.model.store_definition import DAY_MS
+from stateline.model.store_definition import DAY_MS, StoreDefinition
 from stateline.model.topology import Topology
 from stateline_store import (
     DamagedDataError,
@@ -35,7 +35,6 @@ from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 
-_SHOWN = 3
 _MARGIN_MS = 60 * 60 * 1000
 
 
@@ -49,21 +48,17 @@ class Fault(NamedTuple):
 
 
 def backups(location: BackupLocation, until: str | None = None) -> Iterator[Backup]:
-    """Yield the readable backups, newest first: those up to the id `until`, or all. Others are logged."""
-    for backup_id, node in reversed(location.manifests()):
+    """Yield the readable backups, newest first: that of the id `until` and older ones, or all. Others are logged.
+    Raises `DoesNotExistError` if there is no backup of this id."""
+    names = location.manifests()
+    if until is not None:
+        check_id(location, until, (backup_id for backup_id, _ in names))
+    for backup_id, node in reversed(names):
         if until is None or backup_id <= until:
             try:
                 yield location.read(backup_id, node)
             except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
                 _log.warning("%s", error)
-
-
-def check_id(location: BackupLocation, backup_id: str) -> None:
-    """Raise `DoesNotExistError` if there is no backup of this id."""
-    there = sorted({id_ for id_, _ in location.manifests()})
-    if backup_id not in there:
-        newest = ", ".join(there[-_SHOWN:]) or "none"
-        raise DoesNotExistError(f"{location.url} has no backup {backup_id}. The newest are {newest}.")
 
 
 def tasks(backup: Backup) -> list[str]:
@@ -74,27 +69,26 @@ def tasks(backup: Backup) -> list[str]:
 def declared(topology: Topology, task_id: str) -> dict[str, Declared]:
     """Return the stores on disk of this task, as the application declares them."""
     partition, found = TaskId.parse(task_id).partition, dict[str, Declared]()
-    for subtopology in topology.subtopologies:
-        for store in subtopology.stores if subtopology.ordinal == TaskId.parse(task_id).subtopology else ():
-            changelog, built = store.changelog(topology.application_id), store.build()
-            if isinstance(built, CommittedStore) and store.persistent and store.external is None:
-                place = None if changelog is None else TopicPartition(changelog, partition)
-                found[store.name] = Declared(built.layout, store.types, place)
+    for store in _stores(topology, task_id):
+        changelog, built = store.changelog(topology.application_id), store.build()
+        if isinstance(built, CommittedStore) and store.persistent and store.external is None:
+            place = None if changelog is None else TopicPartition(changelog, partition)
+            found[store.name] = Declared(built.layout, store.types, place)
     return found
+
+
+def _stores(topology: Topology, task_id: str) -> Sequence[StoreDefinition]:
+    subtopology = topology.subtopology_at(TaskId.parse(task_id).subtopology)
+    return () if subtopology is None else subtopology.stores
 
 
 def refuse_forgotten(backup: Backup, task_id: str, topology: Topology, configured: ConfiguredTopics) -> None:
     """Raise `DamagedDataError` if a changelog of this task may have forgotten deletes since this backup: the deleted
     rows would come back. Kafka forgets them after ``delete.retention.ms``, a day by default."""
-    number = TaskId.parse(task_id).subtopology
-    stores = [store for each in topology.subtopologies if each.ordinal == number for store in each.stores]
-    kept_ms = [
-        int(settings.get("delete.retention.ms", DAY_MS))
-        for store in stores
-        if store.changelog(topology.application_id) is not None
-        for settings in [store.changelog_settings(configured.settings, configured.window_additional_ms)]
-        if "compact" in settings.get("cleanup.policy", "")
-    ]
+    logged = (s for s in _stores(topology, task_id) if s.changelog(topology.application_id) is not None)
+    changelogs = [s.changelog_settings(configured.settings, configured.window_additional_ms) for s in logged]
+    compacted = [each for each in changelogs if "compact" in each.get("cleanup.policy", "")]
+    kept_ms = [int(each.get("delete.retention.ms", DAY_MS)) for each in compacted]
     if kept_ms and backup.created_at_ms < now_ms() - min(kept_ms) + min(_MARGIN_MS, min(kept_ms) // 2):
         raise DamagedDataError(
             f"The backup {backup.id} is older than what the changelogs remember of deletes: {min(kept_ms) / 3.6e6:g} "

@@ -118,6 +118,10 @@ class Topology:
                 return subtopology
         raise TopologyError(f"No subtopology holds a store named {store!r}.")
 
+    def subtopology_at(self, ordinal: int) -> Subtopology | None:
+        """The subtopology with this number, None if there is none."""
+        return next((each for each in self.subtopologies if each.ordinal == ordinal), None)
+
     def whole_epochs(self) -> dict[str, frozenset[str]]:
         """For pipelines with `whole_epochs`: the topic of their markers → the result topics that the application
         reads itself."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, check_id, refuse_forgotten
+from stateline.backup.reading import backups, refuse_forgotten
 from stateline.backup.retention import expired, sweep
 from stateline.backup.writing import BackupWriter, digest_of
 from stateline.dsl.app import App
@@ -167,7 +167,7 @@ def test_a_manifest_of_a_newer_version_hides_no_older_backup(tmp_path: Path) -> 
     (tmp_path / "app" / "backups" / "000000002" / "a.json").write_text(json.dumps(told))
     assert [each.id for each in backups(location)] == ["000000001"]
     with pytest.raises(DoesNotExistError, match=r"has no backup latest. The newest are 000000001, 000000002"):
-        check_id(location, "latest")
+        list(backups(location, "latest"))
     linked = tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")

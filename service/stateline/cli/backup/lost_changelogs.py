@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, check_id, fetch, tasks
+from stateline.backup.reading import backups, fetch, tasks
 from stateline.cli.backup.restorable import OTHER_TOPICS, missed_input, refuse_records, refuse_repeats, rewound
 from stateline.cli.reset.execution import Execution, Say
 from stateline.cli.reset.running import running_here
@@ -85,8 +85,6 @@ class _Restore:
 
     def prepared(self, chosen: Sequence[Subtopology], backup_id: str | None, admin: Admin) -> ResetWork:
         """Fetch the stores, and decide where each input continues. Changes nothing else."""
-        if backup_id is not None:
-            check_id(self._location, backup_id)
         before, found = newest_reset(self._log, self._config.application_id), list(backups(self._location, backup_id))
         own: tuple[str, ...] = ()
         if before is not None and before.state == "begun" and before.work is not None and before.work.backup:
@@ -181,8 +179,8 @@ class _Restore:
         say_followed(self._directory.application, reset.epoch)
 
     def _bring_back(self, task: str, producer: Producer) -> None:
-        ordinal = TaskId.parse(task).subtopology
-        subtopology = next(each for each in self._topology.subtopologies if each.ordinal == ordinal)
+        subtopology = self._topology.subtopology_at(TaskId.parse(task).subtopology)
+        assert subtopology is not None, "its backup was looked for"
         ids = {topic.name: self._ids[topic.name] for topic in subtopology.sources}
         with self._directory.lock_task(task):
             if not CopyDirectory(self._directory.application, task).place(self._directory.task(task), ids):

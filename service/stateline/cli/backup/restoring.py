@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, check_id, place, refuse_forgotten, tasks
+from stateline.backup.reading import backups, place, refuse_forgotten, tasks
 from stateline.cli.backup.restorable import OTHER_TOPICS
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
@@ -14,7 +14,7 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline.model.topology import Topology
+from stateline.model.topology import Subtopology, Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
 from stateline_store.snapshots.backup import Backup
 from stateline_store.task_id import TaskId
@@ -29,8 +29,6 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
     location, topology = BackupLocation.of(config), app.configured_topology(config)
     if running := running_here(config):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
-    if backup_id is not None:
-        check_id(location, backup_id)
     found = [each for each in backups(location, backup_id) if node in (None, each.node)]
     if not found:
         raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
@@ -48,15 +46,16 @@ def _restored(
     ids: dict[str, str],
 ) -> Row:
     directory = StateDirectory(config.state_dir, config.application_id)
-    why = ""
-    if TaskId.parse(task).subtopology not in {each.ordinal for each in topology.subtopologies}:
-        why, found = "The application has no such task any more.", ()
+    none = {"task": task, "backup": None, "node": None, "outcome": "not restored", "bytes": 0}
+    subtopology = topology.subtopology_at(TaskId.parse(task).subtopology)
+    if subtopology is None:
+        return {**none, "why": "The application has no such task any more."}
+    of_task, why = {topic: ids.get(topic, "") for topic in _topics(topology, subtopology)}, ""
     for backup in found:
         if task not in tasks(backup):
             continue
         row = {"task": task, "backup": backup.id, "node": backup.node}
         try:
-            of_task = {topic: ids.get(topic, "") for topic in _topics(topology, TaskId.parse(task))}
             refuse_forgotten(backup, task, topology, ConfiguredTopics.of(config))
             size = place(location, backup, task, topology, directory, of_task)
         except (DamagedDataError, DoesNotExistError) as error:
@@ -69,19 +68,18 @@ def _restored(
         is_there = (directory.task(task) / "rocksdb").exists()
         told = _THERE if is_there else OTHER_TOPICS
         return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}
-    return {"task": task, "backup": None, "node": None, "outcome": "not restored", "bytes": 0, "why": why}
+    return {**none, "why": why}
 
 
 def _topic_ids(config: Config, topology: Topology) -> dict[str, str]:
     """Return the ids of the application's topics as they are now."""
-    names = {topic for each in topology.subtopologies for topic in _topics(topology, each.task_id(0))}
+    names = {topic for each in topology.subtopologies for topic in _topics(topology, each)}
     log = configured_log(config)
     with closing(log), closing(log.admin()) as admin:
         return {name: info.topic_id for name, info in admin.topics(sorted(names)).items()}
 
 
-def _topics(topology: Topology, task: TaskId) -> set[str]:
-    """Return the topics that the stores of this task are made from."""
-    subtopology = next(each for each in topology.subtopologies if each.ordinal == task.subtopology)
+def _topics(topology: Topology, subtopology: Subtopology) -> set[str]:
+    """Return the topics that the stores of this subtopology are made from."""
     changelogs = (store.changelog(topology.application_id) for store in subtopology.stores)
     return {topic.name for topic in subtopology.sources} | {name for name in changelogs if name is not None}

@@ -60,7 +60,7 @@ class Execution:
         error of the log or the file system interrupts the reset, and `resume` completes it. A restore from a backup is
         completed by one of the same subtopologies or more, or by a reset of everything."""
         before = newest_reset(self._log, self._application_id)
-        if not (work.everything and before is not None and _restores(before)) and not _completes(work, before):
+        if not _completes(work, before):
             refuse_unfinished(before, self._application_id)
         with self.alone(work) as admin:
             reset = begun(before, followed_epoch(self._directory.application), work)
@@ -215,12 +215,8 @@ def resume(app: App, config: Config, *, say: Say, warn: Say) -> None:
     say(f"Completed: {'the whole application' if work.everything else ', '.join(parts)} starts over.")
 
 
-def _restores(reset: Reset) -> bool:
-    return reset.work is not None and bool(reset.work.backup)
-
-
 def _completes(work: ResetWork, before: Reset | None) -> bool:
-    """Whether this restore has all that the interrupted one before had to do."""
-    if before is None or before.work is None or not (work.backup and _restores(before)):
+    """Whether what came before is a restore, and this does all that it had to do."""
+    if before is None or before.work is None or not before.work.backup:
         return False
-    return set(before.work.subtopologies) <= set(work.subtopologies)
+    return work.everything or (bool(work.backup) and set(before.work.subtopologies) <= set(work.subtopologies))
