@@ -45,7 +45,7 @@ from stateline_store import DoesNotExistError, StatelineError, TopologyError
 RESULT = "stateline.result"
 """The observed metric of a pipeline's query: `rows` of its function, and `tombstones` among them."""
 
-_EVENTS_TIMEOUT_S = 10.0
+_EVENTS_TIMEOUT_S = 60.0  # a busy machine gives Spark's listener its turn late
 _EVENTS_AT_STOP_TIMEOUT_S = 2.0  # a stopped query need not report its end
 _BATCH_TIMEOUT_S = 10.0  # how long a stop, of 30 s, waits for the current micro-batch
 

@@ -77,7 +77,7 @@ def kinds_that_run(root: Path) -> Iterator[Kinds]:
     """Stores of every kind with the same records, committed, over three partitions."""
     deployment = Deployment(root, "", uuid4().hex[:8])
     deployment.send(_events(150))
-    with deployment.worker(commit__interval__ms=50), deployment.server(server__snapshots__max=100) as client:
+    with deployment.worker(commit__interval__ms=50), deployment.server(server__snapshots__max=1000) as client:
         deployment.wait_for(client, "committed", deployment.history.ends())
         yield Kinds(deployment, client)
 
