@@ -174,22 +174,25 @@ def test_a_byte_that_is_another_one_is_found_in_every_file_and_the_file_comes_ag
         assert placed(copies, tmp_path / str(number)) == sent[0].rows
 
 
+class DiedError(Exception):
+    pass
+
+
+def dies_at(step: int) -> Callable[[str], None]:
+    """In place of `reached`: the process dies at its step of this number."""
+    steps = iter(range(10_000))
+
+    def reached(name: str) -> None:
+        if next(steps) == step:
+            raise DiedError(name)
+
+    return reached
+
+
 def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_goes_on_with(
     sent: tuple[Sent, Sent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Oracle: whatever happened, in the end the store has its rows, and before that none."""
-
-    class DiedError(Exception):
-        pass
-
-    def dies_at(step: int) -> Callable[[str], None]:
-        steps = iter(range(10_000))
-
-        def reached(name: str) -> None:
-            if next(steps) == step:
-                raise DiedError(name)
-
-        return reached
 
     def life(copies: CopyDirectory, here: Path) -> None:
         arrive(sent[0], copies)
@@ -206,7 +209,7 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_goes_on_with(
             life(copies, here)
             died = False
         except DiedError as error:
-            is_placed = str(error) == "copy:store-placed"
+            is_placed = str(error) == "copy:stores-placed"
             assert (here / "0_0/rocksdb/kept").exists() is is_placed
         monkeypatch.undo()
         if died and not is_placed:
@@ -217,6 +220,43 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_goes_on_with(
         store.close()
         step += 1
     assert step > 10
+
+
+def test_a_process_that_dies_while_it_places_leaves_all_stores_of_the_task_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes the others: a task that has stores begins with those."""
+    names, there = ["one", "two"], tmp_path / "there"
+    (there / "linked" / "0_0").mkdir(parents=True)
+    copy = StoreCopy.of("there", IDS, [_linked_alone(there, name) for name in names], there / "linked")
+    declared = {name: Declared(KeyValueStore(name).layout, TYPES, None) for name in names}
+    at, died = 0, True
+    while died:
+        here, at = tmp_path / f"here-{at}", at + 1
+        copies = CopyDirectory(here, "0_0")
+        arrive(Sent(copy, there / "linked", {}), copies)
+        copies.check(copy, declared)
+        with monkeypatch.context() as patched:
+            patched.setattr(store_copies, "reached", dies_at(at - 1))
+            try:
+                assert copies.place(here / "0_0", IDS)
+                died = False
+            except DiedError:
+                pass
+        assert sorted(found.parent.name for found in (here / "0_0/rocksdb").glob("*/CURRENT")) in ([], names)
+    assert at > 1
+
+
+def _linked_alone(there: Path, name: str) -> CheckpointPart:
+    """A store without a changelog, which has one row."""
+    store = KeyValueStore(name)
+    store.init(StoreContext("0_0", there / "0_0", types=TYPES))
+    store.put(b"k", b"1")
+    store.commit({}, position=Position.of({IN: 1}))
+    lengths = link_database(store_path(there / "0_0", name, timestamped=False), there / "linked/0_0" / name)
+    position = store.position(IsolationLevel.READ_COMMITTED)
+    store.close()
+    return CheckpointPart(name, 0, f"0_0/{name}", 1, 0, position, lengths)
 
 
 def test_a_store_of_another_kind_or_of_other_types_is_refused_before_it_takes_its_place(

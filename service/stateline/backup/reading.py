@@ -27,6 +27,7 @@ from stateline_store import (
     TopicPartition,
 )
 from stateline_store.clock import now_ms
+from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup, piece_sizes, task_of
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
@@ -123,14 +124,14 @@ def place(
     directory: StateDirectory,
     ids: Mapping[str, str],
 ) -> int | None:
-    """Fetch the stores of this task, and move them into its directory here. `ids` are the ids of its topics now.
-    Returns the bytes; None if one of the stores is there already, or they were made from other topics.
+    """Fetch the stores of this task, and move them into its directory here in one step. `ids` are the ids of its topics
+    now. Returns the bytes; None if the task has stores already, or they were made from other topics.
 
     Raises as `fetch`, and `LockedError` while another process has the task."""
-    arriving = CopyDirectory(directory.application, task_id)
-    size = fetch(location, backup, task_id, topology, arriving)
+    arriving, task = CopyDirectory(directory.application, task_id), directory.task(task_id)
+    size = 0 if has_stores(task) else fetch(location, backup, task_id, topology, arriving)
     with directory.lock_task(task_id):
-        if arriving.place(directory.task(task_id), ids):
+        if not has_stores(task) and arriving.place(task, ids):
             return size
     arriving.remove()
     return None

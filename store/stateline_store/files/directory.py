@@ -39,6 +39,7 @@ from stateline_store.task_id import TaskId
 DIRECTORY_MODE = 0o750  # Kafka Streams' rwxr-x---
 LOCK_FILE = ".lock"  # on disk: never change
 GLOBAL = "global"  # on disk: never change
+STORES = "rocksdb"  # on disk: never change
 _DELETED = ".deleted-"  # on disk: never change
 _FEW_TABLES = 16
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -65,7 +66,12 @@ def directory_name(store_name: str, *, timestamped: bool) -> str:
 
 def store_path(task: Path, store_name: str, *, timestamped: bool) -> Path:
     """Return the path of the store's database, below its task's directory."""
-    return task / "rocksdb" / directory_name(store_name, timestamped=timestamped)
+    return task / STORES / directory_name(store_name, timestamped=timestamped)
+
+
+def has_stores(task: Path) -> bool:
+    """Return whether this task's directory has any store."""
+    return any((task / STORES).glob("*"))
 
 
 def holds_database(path: Path) -> bool:
@@ -231,7 +237,7 @@ class StateDirectory:
         there was anything. The store must be closed. Readers, crashes and errors are as in `delete_task`."""
         task = lock.path.parent
         found = [task / f"{store_name}.position", task / store_name]
-        found += [task / "rocksdb" / name for name in (store_name, f"{store_name}-v2")]
+        found += [task / STORES / name for name in (store_name, f"{store_name}-v2")]
         there = [entry for entry in found if entry.exists()]
         try:
             for timestamped in (False, True):

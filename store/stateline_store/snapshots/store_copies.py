@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLaterError
-from stateline_store.files.directory import directory_name, make_directory
+from stateline_store.files.directory import STORES, directory_name, has_stores, make_directory
 from stateline_store.files.durable_files import refused, replace_file, sync_directory
 from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import TopicPartition
@@ -119,6 +119,7 @@ class CopyDirectory:
     def __init__(self, application: Path, task_id: str) -> None:
         """Do nothing on disk."""
         self.path = application / COPIES / task_id
+        self._arrived = self.path / task_id  # its stores, as the task's directory has them below `STORES`
 
     def begin(self, copy: StoreCopy) -> None:
         """Prepare for this copy, or continue it. Deletes files of another source, and files that the copy has not.
@@ -131,6 +132,8 @@ class CopyDirectory:
             (self.path / _WHOLE).unlink(missing_ok=True)  # before anything else goes
             for part in copy.parts:
                 make_directory(self.path / part.directory)
+            for other in {*self.path.glob("*/*")} - {self.path / part.directory for part in copy.parts}:
+                shutil.rmtree(other)
             for found in self._files():
                 size = copy.files.get(str(found.relative_to(self.path)), -1)
                 if found.name != _MANIFEST and found.stat().st_size > size:
@@ -159,22 +162,29 @@ class CopyDirectory:
         """Move the arrived stores into the task's directory, which the caller has locked, and delete the rest here.
         Returns whether there was a copy of these topics.
 
-        Returns False, and moves nothing, if one of the stores exists already. A crash leaves each store as it was or
-        whole.
+        Returns False, and moves nothing, if one of the stores exists already. A task without stores gets all of them in
+        one step: a crash leaves all or none. If it has other stores, each copied store moves by itself: for stores
+        with a changelog alone, because a crash may leave some of them here.
         """
         copy = self._known()
         is_whole = copy is not None and (self.path / _WHOLE).exists()
         if copy is None or not is_whole or any(copy.topics.get(topic) != each for topic, each in ids.items()):
             return False
-        places = [(each.directory, task / "rocksdb" / Path(each.directory).name) for each in copy.parts]
-        if any(place.exists() for _, place in places):
+        below, arrived = task / STORES, [self.path / each.directory for each in copy.parts]
+        if any((below / each.name).exists() or not each.exists() for each in arrived):
             return False
+        make_directory(task)
         with self._refused("moved"):
-            for arrived, place in places:
-                make_directory(place.parent)
-                os.rename(self.path / arrived, place)
-                sync_directory(place.parent)
-                reached("copy:store-placed")
+            if not has_stores(task):
+                sync_directory(self._arrived)
+                os.rename(self._arrived, below)  # an empty directory may be there
+                sync_directory(task)
+                reached("copy:stores-placed")
+            else:
+                for each in arrived:
+                    os.rename(each, below / each.name)
+                    sync_directory(below)
+                    reached("copy:store-placed")
         self.remove()
         return True
 

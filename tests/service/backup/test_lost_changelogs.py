@@ -54,7 +54,7 @@ STEPS = (
     "lost:changelogs-deleted",
     "lost:changelogs-created",
     "lost:stores-deleted",
-    "copy:store-placed#3",
+    "copy:stores-placed#2",
     "lost:stores-placed",
     "lost:rows-written#2",
     "lost:task-restored",
