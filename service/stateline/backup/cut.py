@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,8 +35,9 @@ from stateline_store import (
 )
 from stateline_store.files.durable_files import refused
 from stateline_store.layout import is_timestamped
-from stateline_store.snapshots.backup import Backup, backup_id, piece_sizes
+from stateline_store.snapshots.backup import Backup, backup_id, piece_sizes, settled
 from stateline_store.snapshots.checkpoints import CheckpointPart
+from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 
@@ -72,28 +73,26 @@ class BackupCut:
         return tuple(sorted({name for each in self.manifests for name in each.stores}))
 
     def parts(self, store: str) -> dict[int, Backup]:
-        """Return each partition of this store, as a backup of this part alone. If it moved meanwhile and two nodes have
-        it, the later commit counts.
+        """Return each partition of this store, as a backup of this part alone. Partitions that had nothing yet are not
+        there.
 
         Raises `DoesNotExistError` for an unknown store, `DamagedDataError` if a partition is missing."""
         return {partition: backup.of_parts([part]) for partition, (part, backup) in self._placed(store).items()}
 
     def of_store(self, store: str) -> BackupCut:
         """Return the same cut with the files of this store alone. Raises as `parts`."""
-        return replace(self, manifests=tuple(self.parts(store).values()))
+        self._placed(store)
+        of_store = (backup.of_parts([p for p in backup.copy.parts if p.store == store]) for backup in self.manifests)
+        return replace(self, manifests=tuple(of_store))
 
     def position(self, store: str) -> Position:
         """Return the input that the rows of this store reflect. Raises as `parts`."""
         return reduce(Position.merge, (part.position for part, _ in self._placed(store).values()), Position())
 
     def _placed(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
-        told, found = self._described(store), dict[int, tuple[CheckpointPart, Backup]]()
-        for backup in self.manifests:
-            for part in backup.copy.parts:
-                known = found.get(part.partition)
-                if part.store == store and (known is None or known[0].committed_at_ms < part.committed_at_ms):
-                    found[part.partition] = part, backup
-        if missing := set(range(told.get("partitions") or 0)) - found.keys():
+        told, every = self._described(store), [(part, each) for each in self.manifests for part in each.copy.parts]
+        found = {part.partition: (part, each) for part, each in every if part.store == store}
+        if missing := set(range(told.get("partitions") or 0)) - found.keys() - self._empty(told):
             raise DamagedDataError(
                 f"The backup {self.id} has no partition {', '.join(map(str, sorted(missing)))} of {store!r}: another "
                 "node had it, or it was just moving. Take another backup."
@@ -118,10 +117,14 @@ class BackupCut:
             )
         return known if declared is None else declared
 
+    def _empty(self, told: Mapping[str, Any]) -> set[int]:
+        """Return the partitions whose task a node ran. If they are in no manifest, they had nothing yet."""
+        tasks = [TaskId.parse(task) for each in self.manifests for task in each.committed]
+        return {task.partition for task in tasks if task.subtopology == told.get("subtopology")}
+
     def _described(self, store: str) -> Mapping[str, Any]:
-        for each in self.manifests:
-            if store in each.stores:
-                return each.stores[store]
+        if told := [each.stores[store] for each in self.manifests if store in each.stores]:
+            return max(told, key=lambda each: (each.get("partitions") or 0, "subtopology" in each))
         near = difflib.get_close_matches(store, self.stores, n=_SHOWN) or self.stores
         raise DoesNotExistError(f"The backup {self.id} has no store {shown(store)}, but {', '.join(near)}.")
 
@@ -144,13 +147,13 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
         raise DoesNotExistError(f"{url} has no backup of {application_id}: make one with stateline backup now.")
     if isinstance(as_of, str) and _ID.fullmatch(as_of):
         check_id(location, as_of, nodes)
-        return BackupCut(url, application_id, tuple(location.read(as_of, node) for node in nodes[as_of]))
+        return _cut(location, as_of, nodes[as_of])
     until = None if as_of is None else backup_id(_time_ms(as_of))
     why = f"the oldest is {min(nodes)}"
     for id_ in sorted(nodes, reverse=True):
         if until is None or id_ <= until:
             try:
-                found = BackupCut(url, application_id, tuple(location.read(id_, node) for node in nodes[id_]))
+                found = _cut(location, id_, nodes[id_])
                 for store in found.stores:
                     found.position(store)  # raises if a partition is missing
                 return found
@@ -159,6 +162,11 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
                 _log.warning("The backup %s is not read: %s", id_, error)
     asked = "" if until is None else f" up to {until}"
     raise DoesNotExistError(f"{url} has no whole backup of {application_id}{asked}: {why}")
+
+
+def _cut(location: BackupLocation, backup_id: str, nodes: Iterable[str]) -> BackupCut:
+    manifests = settled([location.read(backup_id, node) for node in nodes])
+    return BackupCut(location.url, location.application_id, tuple(manifests))
 
 
 def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> None:

@@ -10,6 +10,8 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +30,7 @@ from stateline_store import (
 )
 from stateline_store.clock import now_ms
 from stateline_store.files.directory import has_stores
-from stateline_store.snapshots.backup import Backup, piece_sizes, task_of
+from stateline_store.snapshots.backup import Backup, piece_sizes, settled, task_of
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
 from stateline_store.stores.committed_store import CommittedStore
@@ -49,17 +51,23 @@ class Fault(NamedTuple):
 
 
 def backups(location: BackupLocation, until: str | None = None) -> Iterator[Backup]:
-    """Yield the readable backups, newest first: that of the id `until` and older ones, or all. Others are logged.
-    Raises `DoesNotExistError` if there is no backup of this id."""
+    """Yield the readable backups, newest first: that of the id `until` and older ones, or all. Others are logged. Of
+    backups with the same id, one alone has a task (`settled`). Raises `DoesNotExistError` if there is no backup of the
+    id `until`."""
     names = location.manifests()
     if until is not None:
         check_id(location, until, (backup_id for backup_id, _ in names))
-    for backup_id, node in reversed(names):
+    for backup_id, nodes in groupby(reversed(names), key=itemgetter(0)):
         if until is None or backup_id <= until:
-            try:
-                yield location.read(backup_id, node)
-            except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
-                _log.warning("%s", error)
+            yield from settled([found for _, node in nodes if (found := _readable(location, backup_id, node))])
+
+
+def _readable(location: BackupLocation, backup_id: str, node: str) -> Backup | None:
+    try:
+        return location.read(backup_id, node)
+    except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
+        _log.warning("%s", error)
+        return None
 
 
 def tasks(backup: Backup) -> list[str]:

@@ -2,10 +2,13 @@
 
     manifest := {"format": 1, "id", "node", "application_id", "created_at_ms", "topology": digest,
                  "stores": {store: {"kind", "key_type", "value_type", "timestamped", "changelog", "retention_ms",
-                                    "window_size_ms", "headers", "partitions"}},
+                                    "window_size_ms", "headers", "partitions", "subtopology"}},
                  "offsets": {directory of a part: offset in its changelog},
                  "committed": {task: {topic: [next offset, partition time or null, parts of the note or null]}},
                  "digests": {path: [digest …]}, "copy": as in `store_copies`}
+
+`stores` has all stores on disk that the application declares, also those of other nodes. A task in `committed` has no
+part of a store that had nothing yet. Older manifests tell no `subtopology`, and only stores with parts.
 
 A path is `<task>/<store>/<file>`. A file lies at the location in pieces: a table whole, a file that grows in pieces of
 `PIECE_BYTES`, so that what was appended since the last backup is all that is written. A piece is named by its digest,
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -130,9 +133,40 @@ class Backup:
         return found
 
     @property
+    def tasks(self) -> set[str]:
+        """The tasks that the node ran, also those without stores."""
+        return {*self.committed, *map(task_of, self.copy.parts)}
+
+    @property
     def named(self) -> set[str]:
         """The digests of all pieces."""
         return {digest for digests in self.digests.values() for digest in digests}
+
+
+def settled(manifests: Sequence[Backup]) -> list[Backup]:
+    """Return these manifests of one id, each task in one of them alone. If a task moved meanwhile and two nodes have
+    it, that of the node that read more of its input counts: clocks of nodes differ. So all stores of a task are of one
+    commit."""
+    owners: dict[str, tuple[tuple[int, ...], str]] = {}
+    for backup in manifests:
+        for task in backup.tasks:
+            owners[task] = max(owners.get(task, ((), "")), (_progress(backup, task), backup.node))
+    return [_without(backup, {task for task in backup.tasks if owners[task][1] != backup.node}) for backup in manifests]
+
+
+def _progress(backup: Backup, task: str) -> tuple[int, ...]:
+    """Return numbers that grow with each commit of the task: has it stores, then its input, then its changelogs."""
+    parts = [part for part in backup.copy.parts if task_of(part) == task]
+    read = sum(offset + 1 for part in parts for _, offset in part.position)
+    written = sum(backup.offsets.get(part.directory, -1) + 1 for part in parts)
+    return len(parts), read, sum(at for at, *_ in backup.committed.get(task, {}).values()), written
+
+
+def _without(backup: Backup, tasks: Collection[str]) -> Backup:
+    if not tasks:
+        return backup
+    left = backup.of_parts([part for part in backup.copy.parts if task_of(part) not in tasks])
+    return replace(left, committed={task: at for task, at in backup.committed.items() if task not in tasks})
 
 
 def _committed(next_offset: Any, time_ms: Any, fed: Any) -> tuple[int, int | None, str | None]:

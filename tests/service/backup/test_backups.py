@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from stateline.backup.cut import find_cut
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import verify
 from stateline.log.embedded import EmbeddedLog
@@ -194,6 +195,19 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Nod
     assert {row["backup"] for row in node.backup("restore")} == {third}
     node.start()
     node.until_processed()
+
+
+def test_a_backup_tells_all_declared_stores_also_those_that_have_nothing_yet(tmp_path: Path) -> None:
+    node = Node(tmp_path, str(tmp_path / "backups"))
+    node.start()
+    try:
+        wait_until(lambda: node.stateline("backup", "now").returncode == 0)
+        wait_until(lambda: node.backup("now")[0]["partitions"] == PARTITIONS)
+        cut = find_cut(node.url)
+        assert len(cut.stores) == ON_DISK
+        assert {store for store in cut.stores if cut.parts(store)} == {"quiet"}, "it has no changelog"
+    finally:
+        node.kill()
 
 
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])

@@ -36,7 +36,7 @@ async def _make(app: App, config: Config) -> Row:
     return {
         "backup": backup.id,
         "node": backup.node,
-        "stores": len(backup.stores),
+        "stores": len({part.store for part in backup.copy.parts}),
         "partitions": len(backup.copy.parts),
         "files": written.all_files,
         "bytes": written.all_bytes,

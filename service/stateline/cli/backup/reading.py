@@ -18,7 +18,7 @@ def listed(_: App, config: Config) -> list[Row]:
             "backup": each.id,
             "node": each.node,
             "age_s": max(0, now_ms() - each.created_at_ms) // 1000,
-            "stores": len(each.stores),
+            "stores": len({part.store for part in each.copy.parts}),
             "partitions": len(each.copy.parts),
             "files": len(each.copy.files),
             "bytes": each.copy.size_bytes,

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from stateline.backup.location import BackupLocation
+from stateline.backup.reading import declared
 from stateline.backup.retention import Swept, sweep
 from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
@@ -47,6 +48,9 @@ class BackupMaker:
         """Raises as `BackupLocation.of`."""
         self.location = BackupLocation.of(config)
         self._config, self._topology, self._workers = config, topology, workers
+        self._on_disk = {
+            each.ordinal: tuple(declared(topology, str(each.task_id(0)))) for each in topology.subtopologies
+        }
         limit = config.backup_max_bytes_per_second
         self._writer = BackupWriter(self.location, config.node, config.backup_retention_ms, limit)
         self._snapshots = SnapshotDirectory(config.state_dir / topology.application_id)
@@ -104,22 +108,15 @@ class BackupMaker:
         source = str(known_process_id(self._application))
         copy = await asyncio.to_thread(StoreCopy.of, source, topics, parts, path)
         placements = read_topology(self._application).placements()
-        stores = {part.store: self._described(part.store, placements) for part in parts}
+        stores = {name: self._described(name, placements) for names in self._on_disk.values() for name in names}
         application, digest = self._topology.application_id, self._topology.digest()
         node = self._config.node
         return Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
 
     def _places(self, tasks: list[str]) -> list[tuple[str, int]]:
         """Return the stores on disk of these tasks."""
-        ids = [TaskId.parse(task) for task in tasks]
-        return [
-            (store.name, task.partition)
-            for subtopology in self._topology.subtopologies
-            for store in subtopology.stores
-            if store.persistent and store.external is None
-            for task in ids
-            if task.subtopology == subtopology.ordinal
-        ]
+        ids = map(TaskId.parse, tasks)
+        return [(name, task.partition) for task in ids for name in self._on_disk.get(task.subtopology, ())]
 
     def _described(self, name: str, placements: Mapping[str, Placement]) -> dict[str, Any]:
         store, placement = self._topology.stores[name], placements.get(name)
@@ -133,6 +130,7 @@ class BackupMaker:
             "window_size_ms": store.window_size_ms,
             "headers": store.headers,
             "partitions": None if placement is None else placement.partitions,
+            "subtopology": self._topology.subtopology_of(name).ordinal,
         }
 
 
