@@ -28,6 +28,7 @@ from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.figures import WorkerFigures
 from stateline.dsl.app import App
 from stateline.problem_kinds import PROBLEMS
+from stateline.server.backups.keeping import FIGURES
 from stateline.server.certificates import Certificates
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic
@@ -344,7 +345,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
             metrics_of_nodes(directory),
             metrics_of_standbys(),
             metrics_of_pipelines(),
-            metrics_of_backups(),
+            metrics_of_backups(directory),
         ):
             families += list(text_string_to_metric_families(generate_latest(registry).decode()))
         yield {s.name: set(s.labels) for family in families for s in family.samples}
@@ -372,10 +373,11 @@ def metrics_of_nodes(directory: Path) -> CollectorRegistry:
     return registry
 
 
-def metrics_of_backups() -> CollectorRegistry:
+def metrics_of_backups(application: Path) -> CollectorRegistry:
     """Those that only a server with a backup location has."""
+    (application / FIGURES).write_text(json.dumps({"tasks": {"0_0": 1}}))
     registry = CollectorRegistry()
-    registry.register(BackupCollector(ROOT))
+    registry.register(BackupCollector(application))
     return registry
 
 
@@ -478,7 +480,7 @@ def test_there_is_an_alert_for_each_kind_of_trouble() -> None:
         "stateline_worker_figures_age_seconds", "stateline_input_lag_records", "stateline_store_commit_age_seconds",
         "stateline_standby_lag_seconds", "stateline_dead_lettered_records_total", "stateline_rocksdb_background_errors",
         "stateline_rocksdb_is_write_stopped", "stateline_pipeline_state", "stateline_pipeline_lag_records",
-        "stateline_certificate_expiry_seconds",
+        "stateline_certificate_expiry_seconds", "stateline_backup_task_last_timestamp_seconds",
     ):  # fmt: skip
         assert re.search(rf"\b{name}\b", asked), name
 

@@ -20,18 +20,21 @@ Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="This backup 
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)
-def now(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+def now(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> int:
     """Back up the stores of this node now.
 
     Workers go on while it is written. Only files that the location lacks are written. Each node writes its own
-    stores: run it on each node, or wait for backup.interval.ms, which all nodes follow.
+    stores: run it on each node, or wait for backup.interval.ms, which all nodes follow. If a worker does not answer,
+    its tasks are named as lacks, and the exit code is 1.
 
     Example: stateline backup now orders:app --set backup.location=s3://bucket/stateline
     """
     from stateline.cli.backup.making import make_now
     from stateline.cli.table import as_text
 
-    typer.echo(as_text([make_now(*loaded(target, config_file, settings))], as_json=as_json))
+    made = make_now(*loaded(target, config_file, settings))
+    typer.echo(as_text([made], as_json=as_json))
+    return 1 if made["lacks"] else 0
 
 
 @commands.command("list", cls=PlainHelp, epilog=FLAGS)

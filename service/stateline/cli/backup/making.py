@@ -16,7 +16,7 @@ from stateline_store.snapshots.backup import backup_id
 
 
 def make_now(app: App, config: Config) -> Row:
-    """Make the backup and return what it has and what was written. Raises as `BackupMaker.make`."""
+    """Make the backup and return what it has and lacks, and what was written. Raises as `BackupMaker.make`."""
     return asyncio.run(_make(app, config))
 
 
@@ -28,7 +28,7 @@ async def _make(app: App, config: Config) -> Row:
         maker = BackupMaker(config, topology, workers)
         try:
             await workers.refresh()
-            backup, written = await maker.make(backup_id(now_ms()))
+            backup, written, lacks = await maker.make(backup_id(now_ms()))
         finally:
             maker.close()
     finally:
@@ -42,4 +42,5 @@ async def _make(app: App, config: Config) -> Row:
         "bytes": written.all_bytes,
         "written files": written.files,
         "written bytes": written.bytes,
+        "lacks": ", ".join(f"{task}: {why}" for task, why in lacks.items()),
     }

@@ -2,7 +2,7 @@
 
 Its figures are in ``<application>/backups.json``, so that each server process can tell them, and they survive restarts:
 
-    {"last_ms", "made", "failed", "written_bytes", "written_files", "tasks": {task: when its newest was made}}
+    {"last_ms", "made", "failed", "written_bytes", "written_files", "tasks": {task: when its newest was made, or 0}}
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import orjson
 
 from stateline.deployment.json_files import publish
 from stateline.server.backups.making import BackupMaker
-from stateline_store import DamagedDataError, StatelineError
+from stateline_store import DamagedDataError, RetryLaterError, StatelineError
 from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import backup_id
 
@@ -30,7 +31,8 @@ _SWEEP_INTERVAL_MS = 60 * 60 * 1000
 @dataclass(slots=True)
 class BackupFigures:
     """Since the first backup of this state directory. `last_ms` is when the newest was made, in milliseconds since the
-    epoch; 0 before the first. `tasks` has the same by task, also of tasks that run elsewhere by now."""
+    epoch; 0 before the first. A backup that lacks a task of this node is written, and counts as failed. `tasks` has the
+    same time by task, for all tasks of the application with stores on disk, also of other nodes."""
 
     last_ms: int = 0
     made: int = 0
@@ -59,31 +61,48 @@ class BackupKeeper:
     async def keep(self) -> None:
         """Make backups until cancelled. A failed one is logged and counted, and the next interval makes another."""
         try:
+            self._publish(BackupFigures.read(self._application))
             while True:
                 at_ms = (now_ms() // self._interval_ms + 1) * self._interval_ms
                 await asyncio.sleep((at_ms - now_ms()) / 1000)
                 await self._make(at_ms)
+                if now_ms() >= self._sweeps_at_ms:
+                    self._sweeps_at_ms = now_ms() + _SWEEP_INTERVAL_MS
+                    with _logged("The sweep of backups"):
+                        await self._maker.sweep()
         finally:
             self._maker.close()
 
     async def _make(self, at_ms: int) -> None:
-        figures = BackupFigures.read(self._application)
-        try:
-            backup, written = await self._maker.make(backup_id(at_ms))
-            figures.made, figures.last_ms = figures.made + 1, backup.created_at_ms
-            figures.tasks |= dict.fromkeys(backup.committed, backup.created_at_ms)
-            figures.written_bytes += written.bytes
-            figures.written_files += written.files
-            _log.info("Backup %s: %d of %d bytes written", backup.id, written.bytes, written.all_bytes)
-            if now_ms() >= self._sweeps_at_ms:
-                self._sweeps_at_ms = now_ms() + _SWEEP_INTERVAL_MS
-                await self._maker.sweep()
-        except (StatelineError, OSError) as error:
+        figures, made = BackupFigures.read(self._application), None
+        with _logged(f"The backup of {backup_id(at_ms)}"):
+            made = await self._maker.make(backup_id(at_ms))
+            figures.written_bytes += made.written.bytes
+            figures.written_files += made.written.files
+            figures.tasks |= dict.fromkeys(made.backup.committed, made.backup.created_at_ms)
+            for task, why in made.lacks.items():
+                _log.warning("The backup %s lacks task %s: %s", made.backup.id, task, why)
+        if made is None or made.lacks:
             figures.failed += 1
-            say = _log.error if isinstance(error, DamagedDataError) else _log.warning
-            say("The backup of %s failed: %s", backup_id(at_ms), error)
-        except Exception:  # noqa: BLE001 - a defect ends no later backup
-            figures.failed += 1
-            _log.exception("The backup of %s failed", backup_id(at_ms))
-        with contextlib.suppress(OSError):  # a full disk: the next backup tells
+        else:
+            figures.made, figures.last_ms = figures.made + 1, made.backup.created_at_ms
+            _log.info("Backup %s: %d of %d bytes written", made.backup.id, made.written.bytes, made.written.all_bytes)
+        self._publish(figures)
+
+    def _publish(self, figures: BackupFigures) -> None:
+        with contextlib.suppress(RetryLaterError):  # no worker has started here
+            figures.tasks = {task: figures.tasks.get(task, 0) for task in self._maker.tasks()}
+        with contextlib.suppress(RetryLaterError):  # a full disk: the next backup tells
             publish(self._application / FIGURES, orjson.dumps(asdict(figures)))
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log what fails in the block, which ends no later backup."""
+    try:
+        yield
+    except (StatelineError, OSError) as error:
+        say = _log.error if isinstance(error, DamagedDataError) else _log.warning
+        say("%s failed: %s", what, error)
+    except Exception:  # noqa: BLE001 - a defect
+        _log.exception("%s failed", what)

@@ -8,12 +8,12 @@ process dies.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import declared
@@ -21,12 +21,14 @@ from stateline.backup.retention import Swept, sweep
 from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
 from stateline.deployment.stores.topology_file import Placement, read_topology
+from stateline.deployment.workers.instance_file import lock_path
 from stateline.model.topology import Topology
 from stateline.serde.plain import type_name
 from stateline.server.state.workers import Workers
 from stateline_store import NotPresentError, StatelineError
 from stateline_store.clock import now_ms
 from stateline_store.files.process_metadata import known_process_id
+from stateline_store.inspection.inspection import lock_holder
 from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
@@ -34,10 +36,16 @@ from stateline_store.snapshots.store_copies import StoreCopy
 from stateline_store.steps import reached
 from stateline_store.task_id import TaskId
 
-_log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 _NICENESS = 10
+
+
+class Made(NamedTuple):
+    """A backup, the files that were written for it, and the reason for each task that runs here and is not in it."""
+
+    backup: Backup
+    written: Written
+    lacks: Mapping[str, str]
 
 
 class BackupMaker:
@@ -58,15 +66,21 @@ class BackupMaker:
         self._thread = ThreadPoolExecutor(1, "backup", initializer=_yield_to_others)
         self._stopped = threading.Event()
 
-    async def make(self, id_: str) -> tuple[Backup, Written]:
-        """Back up all stores on disk of the tasks that run here. Raises `NotPresentError` if no task does, and
-        `RetryLaterError` when the location or the disk refuses."""
+    def tasks(self) -> list[str]:
+        """Return all tasks with stores on disk, also those of other nodes. Raises as `read_topology`."""
+        placements, names = read_topology(self._application).placements(), {*chain(*self._on_disk.values())}
+        places = (each for name, each in placements.items() if name in names)
+        return sorted({each.task_id(number) for each in places for number in range(each.partitions)}, key=TaskId.parse)
+
+    async def make(self, id_: str) -> Made:
+        """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. Raises
+        `NotPresentError` if no task runs here, and `RetryLaterError` when the location or the disk refuses."""
         limits = self._config.server_snapshots_max, self._config.server_snapshots_max_bytes
         unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms(), *limits)
         try:
-            backup = await self._linked(id_, unfinished.id)
+            backup, lacks = await self._linked(id_, unfinished.id)
             reached("backup:linked")
-            return await self._run(self._writer.write, backup, unfinished.path, self._stopped)
+            return Made(*await self._run(self._writer.write, backup, unfinished.path, self._stopped), lacks)
         finally:
             unfinished.close()
             await asyncio.to_thread(self._snapshots.give_up, unfinished.id)
@@ -83,20 +97,23 @@ class BackupMaker:
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    async def _linked(self, id_: str, snapshot_id: str) -> Backup:
+    async def _linked(self, id_: str, snapshot_id: str) -> tuple[Backup, dict[str, str]]:
+        """Return the backup of what workers have linked, and the reason for each task that it lacks."""
         parts: list[CheckpointPart] = []
         topics: dict[str, str] = {}
         offsets: dict[str, int] = {}
         committed: dict[str, Any] = {}
         failed: StatelineError | None = None
+        lacks: dict[str, str] = {}
         created_at_ms = now_ms()
         for name, instance in self._workers.instances.items():
-            if running := [task for task, state in instance.tasks.items() if state == "running"]:
+            running = [task for task, state in instance.tasks.items() if state == "running"]
+            if running and lock_holder(lock_path(self._application, name))[0] is not False:
                 try:
                     linked = await self._workers.link_for_backup(name, snapshot_id, self._places(running))
                 except StatelineError as error:
                     failed = error
-                    _log.warning("The stores of worker %r are in no backup: %s", name, error)
+                    lacks |= dict.fromkeys(running, str(error))
                     continue
                 parts += linked.parts
                 topics |= linked.topics
@@ -111,7 +128,8 @@ class BackupMaker:
         stores = {name: self._described(name, placements) for names in self._on_disk.values() for name in names}
         application, digest = self._topology.application_id, self._topology.digest()
         node = self._config.node
-        return Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
+        backup = Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
+        return backup, {task: why for task, why in lacks.items() if task not in committed}
 
     def _places(self, tasks: list[str]) -> list[tuple[str, int]]:
         """Return the stores on disk of these tasks."""

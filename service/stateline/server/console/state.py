@@ -7,7 +7,8 @@
                  `lag` has records that restores and standbys lack, `input_lag` records that no task has read
      "selected": store, "partitions": its own, as in /v1/stores/{store}, and
                  "input_lag": {topic: records} | null: no worker of this node has it,
-                 "backed_up_at_ms": when this node, which owns it, made its newest backup | null: unknown
+                 "backed_up_at_ms": when this node, which owns it, made its newest backup | 0: it made none |
+                 null: unknown
      "commits": {task: [number, ms]},    the newest of one store of each task
      "workers": {name: {"told_at_ms": of its last figures, "failed": records that it skipped or set aside since it
                  started, "steps": {step: {"taken": records, "dropped": {reason: records}}}}} | null,

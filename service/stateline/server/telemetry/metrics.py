@@ -108,12 +108,24 @@ class BackupCollector(Collector):
         found = BackupFigures.read(self._application)
         yield GaugeMetricFamily(
             "stateline_backup_last_timestamp_seconds",
-            "When this node's newest backup was made, since the epoch; 0 before the first.",
+            "When this node's newest backup of all its tasks was made, since the epoch; 0 before the first.",
             value=found.last_ms / 1000,
         )
+        tasks = GaugeMetricFamily(
+            "stateline_backup_task_last_timestamp_seconds",
+            "When this node last backed up this task, of all tasks with stores on disk; 0 if it never did.",
+            labels=("task",),
+        )
+        for task, at_ms in found.tasks.items():
+            tasks.add_metric((task,), at_ms / 1000)
+        yield tasks
         counts = (
-            ("stateline_backup_made", "Backups that this node made.", found.made),
-            ("stateline_backup_failures", "Backups of this node that failed.", found.failed),
+            ("stateline_backup_made", "Backups of all tasks here that this node made.", found.made),
+            (
+                "stateline_backup_failures",
+                "Backups of this node that failed or lack one.",
+                found.failed,
+            ),
             ("stateline_backup_written_bytes", "Bytes that this node wrote to backup.location.", found.written_bytes),
             ("stateline_backup_written_files", "Files that this node wrote there.", found.written_files),
         )

@@ -24,7 +24,7 @@ export function commitText(atMs) {
 
 /** The time since a backup. */
 export function backupText(atMs) {
-  return atMs > 0 ? `${durationText(ageMs(atMs))} ago` : "unknown";
+  return atMs === null ? "unknown" : commitText(atMs);
 }
 
 /** "bad" for a store that cannot be queried, "warn" for lagging copies or input and for stopped commits, else null. */

@@ -78,7 +78,7 @@ function Restores({ stores, moves }) {
 /** The backups that this node makes of its tasks. */
 function Backups({ backup: { last_ms: lastMs, made, failed, written_bytes: bytes } }) {
   const facts = [
-    ["Newest", lastMs > 0 ? backupText(lastMs) : "none yet"],
+    ["Newest", backupText(lastMs)],
     ["Made", countText(made)],
     ["Failed", countText(failed)],
     ["Written", sizeText(bytes)],
