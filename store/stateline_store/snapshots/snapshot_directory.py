@@ -79,15 +79,20 @@ class SnapshotDirectory:
         self.path = application / SNAPSHOTS
 
     def begin(
-        self, now_ms: int, most: int, most_bytes: int, share: CallerShare | None = None, snapshot_id: str | None = None
+        self,
+        now_ms: int,
+        most: int = -1,
+        most_bytes: int = -1,
+        share: CallerShare | None = None,
+        snapshot_id: str | None = None,
     ) -> UnfinishedSnapshot:
         """Begin a snapshot, with a new id unless one is given. Raises `TooManyRequestsError` if there are `most`
         already, or the share of this caller, without those that a sweep would delete. It also does so if all snapshots
-        together keep `most_bytes` or more (-1: no limit)."""
+        together keep `most_bytes` or more. -1 is no limit."""
         make_directory(self.path)
         with self._locked():
             there = [each for each in self._present() if not is_over(each, now_ms)]
-            if len(there) >= most:
+            if 0 <= most <= len(there):
                 raise TooManyRequestsError(
                     f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
                     "until a lease ends."

@@ -36,6 +36,7 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
+from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 from support.processes.linked_nodes import until
 
 APP = App("app")
@@ -154,3 +155,11 @@ def test_a_task_that_is_no_more_has_no_age(node: Node) -> None:
     node.kept(until_made=1)
     publish_topology(node.application, PublishedTopology.of(node.topology, {0: 1}, IsolationLevel.READ_COMMITTED))
     assert node.kept(until_made=node.figures.made + 1).tasks.keys() == {"0_0"}
+
+
+def test_snapshots_of_users_stop_no_backup(node: Node) -> None:
+    node.hanging.clear()
+    snapshots, now_ms = SnapshotDirectory(node.application), int(time.time() * 1000)
+    for _ in range(node.config.server_snapshots_max):
+        snapshots.finish(snapshots.begin(now_ms, 2, -1), [], now_ms, now_ms + 3_600_000)
+    assert node.kept(until_made=1).failed == 0

@@ -2,7 +2,7 @@
 
 Each worker links all stores of its running tasks between two commits, which takes milliseconds. They are one cut. The
 files lie in a snapshot that is never finished. It goes when the backup is written, or with the next sweep if this
-process dies.
+process dies. Limits of snapshots do not hold for it: readers that keep many stop no backup.
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class BackupMaker:
     async def make(self, id_: str) -> Made:
         """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. Raises
         `NotPresentError` if no task runs here, and `RetryLaterError` when the location or the disk refuses."""
-        limits = self._config.server_snapshots_max, self._config.server_snapshots_max_bytes
-        unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms(), *limits)
+        unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms())
         try:
             backup, lacks = await self._linked(id_, unfinished.id)
             reached("backup:linked")
