@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -38,6 +40,8 @@ _SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
 _SHOWN = 3  # ids
+_AT_ONCE = 1_000  # paths of one request, S3's limit
+_STAGED = re.compile(r"#\d+$")  # obstore writes a file of a directory under such a name, and renames it
 
 
 class StoredFile(NamedTuple):
@@ -157,18 +161,29 @@ class BackupLocation:
             data = bytes(self._store.get(place).bytes())
         return Backup.decode(data, f"{self.url}/{place}")
 
-    def files(self) -> list[StoredFile]:
-        """Return all files, named by a manifest or not."""
+    def files(self) -> Iterator[StoredFile]:
+        """Yield all files, named by a manifest or not."""
         with self._asked("list files"):
-            return [StoredFile(place.rpartition("/")[2], size, at) for place, size, at in self._listed("files")]
+            for place, size, at_s in self._listed("files"):
+                yield StoredFile(place.rpartition("/")[2], size, at_s)
 
     def delete_manifest(self, backup_id: str, node: str) -> None:
         with self._asked(f"delete the backup {backup_id}"), contextlib.suppress(FileNotFoundError):
             self._store.delete(self._manifest(backup_id, node))
 
     def delete_files(self, digests: Sequence[str]) -> None:
-        with self._asked("delete files"), contextlib.suppress(FileNotFoundError):
-            self._store.delete([f"{self._below}/files/{digest}" for digest in digests])
+        with self._asked("delete files"):
+            self._delete([f"{self._below}/files/{digest}" for digest in digests])
+
+    def tidy(self, now_s: float, left_alone_s: float) -> None:
+        """Delete leases that have ended, and the rests of killed processes that are older than `left_alone_s`: half
+        files, and empty folders of a directory. `now_s` is by the location's clock."""
+        with self._asked("tidy up"):
+            half = [place for place, _, at_s in self._listed("backups") if at_s < now_s - left_alone_s]
+            ended = [place for place, _, at_s in self._listed("leases") if at_s + _OF_A_LEASE_S <= now_s]
+            self._delete([*(place for place in half if not place.endswith(".json")), *ended])
+            if not urlsplit(self.url).scheme:
+                _tidy(Path(self.url) / self._below, now_s - left_alone_s)
 
     @contextlib.contextmanager
     def lease(self, backup_id: str) -> Iterator[float]:
@@ -194,6 +209,11 @@ class BackupLocation:
             for each in page:
                 yield each["path"], each["size"], _seconds(each["last_modified"])
 
+    def _delete(self, places: Sequence[str]) -> None:
+        for begin in range(0, len(places), _AT_ONCE):
+            with contextlib.suppress(FileNotFoundError):
+                self._store.delete(places[begin : begin + _AT_ONCE])
+
     def _manifest(self, backup_id: str, node: str) -> str:
         return f"{self._below}/backups/{quote(backup_id, safe='')}/{quote(node, safe='')}.json"
 
@@ -213,6 +233,16 @@ def _pieces(path: Path, begin: int, size: int) -> Iterator[bytes]:
         while size and (piece := file.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
             yield piece
+
+
+def _tidy(folder: Path, before_s: float) -> None:
+    """Delete half files and empty folders below this folder that nobody has touched since."""
+    for place, folders, names in os.walk(folder, topdown=False):
+        for each in (*(name for name in names if _STAGED.search(name)), *folders):
+            path = Path(place, each)
+            with contextlib.suppress(OSError):  # a folder that has files, or somebody else deletes it
+                if path.stat().st_mtime < before_s:
+                    path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _seconds(at: datetime) -> float:

@@ -10,17 +10,17 @@ while this runs is seen.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stateline.backup.location import BackupLocation
+from stateline.backup.location import BackupLocation, StoredFile
 from stateline_store import DamagedDataError, DoesNotExistError
 from stateline_store.snapshots.backup import Backup
 
 LEFT_ALONE_S = 3 * 24 * 60 * 60
 _ID_OF_THE_SWEEP = "sweep"
-_AT_ONCE = 1_000  # paths of one request, S3's limit
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,50 +32,73 @@ class Swept:
     bytes: int
 
 
-def expired(backups: Iterable[Backup], now_ms: float, retention_ms: int, keep: int) -> list[Backup]:
-    """Return the backups to delete, oldest last. Pure."""
-    newer: Counter[tuple[str, int]] = Counter()
-    found = []
-    for backup in sorted(backups, key=lambda each: (each.created_at_ms, each.id, each.node), reverse=True):
+@dataclass(frozen=True)
+class Retention:
+    """Decides which backups go, one by one from the newest to the oldest. Times are in milliseconds since the epoch."""
+
+    now_ms: float
+    retention_ms: int
+    keep: int
+    _newer: Counter[tuple[str, int]] = field(default_factory=Counter)  # by store and partition: how many it has seen
+
+    def has_ended(self, backup: Backup) -> bool:
+        """Return whether this backup, the next older one, is to be deleted."""
         places = [(part.store, part.partition) for part in backup.copy.parts]
-        is_needed = any(newer[place] < keep for place in places)
-        newer.update(places)
-        if not is_needed and backup.created_at_ms < now_ms - retention_ms:
-            found.append(backup)
-    return found
+        is_needed = any(self._newer[place] < self.keep for place in places)
+        self._newer.update(places)
+        return not is_needed and backup.created_at_ms < self.now_ms - self.retention_ms
 
 
 def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: float = LEFT_ALONE_S) -> Swept:
-    """Delete what the rules above allow. Raises `DamagedDataError` for an unreadable manifest: files of it may be
-    needed. Raises as the location."""
+    """Delete what the rules above allow, and the rests of killed processes. Raises `DamagedDataError` for an unreadable
+    manifest: files of it may be needed. Raises as the location.
+
+    Memory holds 32 bytes for each file at the location, and one manifest at a time."""
     with location.lease(_ID_OF_THE_SWEEP) as now_s:
-        files = location.files()
-        backups = _all(location)
+        files, others = dict[bytes, int](), list[StoredFile]()
+        for file in location.files():
+            if file.written_at_s < now_s - left_alone_s:
+                if _DIGEST.fullmatch(file.digest):
+                    files[bytes.fromhex(file.digest)] = file.size
+                else:
+                    others.append(file)  # a writer was killed, and its store shows half files
+        ended, named = _ended(location, Retention(now_s * 1000, retention_ms, keep))
         leased = location.leased(now_s)
-        ended = [each for each in expired(backups, now_s * 1000, retention_ms, keep) if each.id not in leased]
-        for each in ended:
-            location.delete_manifest(each.id, each.node)
-        gone = {(each.id, each.node) for each in ended}
-        named = {digest for each in backups if (each.id, each.node) not in gone for digest in each.named}
-        rubbish = [file for file in files if file.digest not in named and file.written_at_s < now_s - left_alone_s]
-        for begin in range(0, len(rubbish), _AT_ONCE):
-            location.delete_files([file.digest for file in rubbish[begin : begin + _AT_ONCE]])
-    return Swept(tuple(sorted(gone)), len(rubbish), sum(file.size for file in rubbish))
+        for name in [name for name in ended if name[0] in leased]:
+            ended.remove(name)
+            if (backup := _read(location, name)) is not None:
+                named.update(map(bytes.fromhex, backup.named))
+        for backup_id, node in ended:
+            location.delete_manifest(backup_id, node)
+        rubbish = [digest for digest in files if digest not in named]
+        location.delete_files([*(digest.hex() for digest in rubbish), *(file.digest for file in others)])
+        location.tidy(now_s, left_alone_s)
+    size = sum(files[digest] for digest in rubbish) + sum(file.size for file in others)
+    return Swept(tuple(sorted(ended)), len(rubbish) + len(others), size)
 
 
-def _all(location: BackupLocation) -> list[Backup]:
-    """Return every backup, from two listings that are equal."""
-    known: dict[tuple[str, str], Backup] = {}
-    names = location.manifests()
-    while True:
-        for name in names:
-            if name not in known:
-                try:
-                    known[name] = location.read(*name)
-                except DoesNotExistError:
-                    pass  # it was deleted since
-                except DamagedDataError as error:
-                    raise DamagedDataError(f"{error} Nothing is deleted while it is there: delete it.") from error
+def _ended(location: BackupLocation, retention: Retention) -> tuple[list[tuple[str, str]], set[bytes]]:
+    """Return the manifests to delete, and the digests that the others name, from two listings that are equal."""
+    ended, named, seen = list[tuple[str, str]](), set[bytes](), set[tuple[str, str]]()
+    names, before = location.manifests(), None
+    while names != before:
+        for name in reversed(names):
+            if name not in seen:
+                seen.add(name)
+                backup = _read(location, name)
+                if backup is not None and retention.has_ended(backup):
+                    ended.append(name)
+                elif backup is not None:
+                    named.update(map(bytes.fromhex, backup.named))
         before, names = names, location.manifests()
-        if names == before:
-            return list(known.values())
+    return ended, named
+
+
+def _read(location: BackupLocation, name: tuple[str, str]) -> Backup | None:
+    """Return this manifest, None if it was deleted since."""
+    try:
+        return location.read(*name)
+    except DoesNotExistError:
+        return None
+    except DamagedDataError as error:
+        raise DamagedDataError(f"{error} Nothing is deleted while it is there: delete it.") from error

@@ -2,7 +2,7 @@
 
 obstore has no HDFS, and pyarrow's needs libhdfs and a JVM in each process. The name node redirects reads and writes to
 data nodes, so all of them must be reached. A file gets its name when it is whole: it is written as ``.part-<random>``,
-and renamed. The sweeper deletes parts that a crash has left beside files.
+and renamed. The sweep deletes parts that a crash has left.
 """
 
 from __future__ import annotations

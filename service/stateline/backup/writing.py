@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _READ_BYTES = 1024 * 1024
 # A manifest this much younger than the retention is a base: a backup must end before it is deleted.
 _MARGIN_MS = 60 * 60 * 1000
+_NO_REST_S = 0.001
 
 
 @dataclass(slots=True)
@@ -48,8 +49,8 @@ class Written:
 
 @dataclass
 class BackupWriter:
-    """One per process and location, for one thread at a time, which it makes slow: it sleeps as long as it works, and
-    `bytes_per_second` (-1: no limit) bounds what it writes."""
+    """One per process and location, for one thread at a time, which it makes slow: it sleeps as long as it works, also
+    while it computes digests, and `bytes_per_second` (-1: no limit) bounds what it writes."""
 
     location: BackupLocation
     node: str
@@ -80,13 +81,14 @@ class BackupWriter:
                 began_piece_s, worked_s = time.monotonic(), time.thread_time()
                 digest = self._digest(linked / path, begin, piece)
                 digests[path].append(digest)
-                if digest not in there:
+                is_new = digest not in there
+                if is_new:
                     self._wrote[digest] = began_s
                     self.location.put_file(digest, linked / path, piece, begin)
                     reached("backup:file-written")
                     there.add(digest)
                     done.files, done.bytes = done.files + 1, done.bytes + piece
-                    self._rest(piece, began_piece_s, time.thread_time() - worked_s, stopped)
+                self._rest(piece if is_new else 0, began_piece_s, time.thread_time() - worked_s, stopped)
                 begin += piece
         if time.monotonic() - began_s > LEFT_ALONE_S / 2:
             self._wrote.clear()
@@ -136,7 +138,8 @@ class BackupWriter:
     def _rest(self, size: int, began_s: float, worked_s: float, stopped: Event) -> None:
         took_s = time.monotonic() - began_s
         at_least_s = size / self.bytes_per_second if self.bytes_per_second > 0 else 0.0
-        stopped.wait(max(worked_s, at_least_s - took_s, 0.0))
+        if (rest_s := max(worked_s, at_least_s - took_s)) > _NO_REST_S:
+            stopped.wait(rest_s)
 
     def _forget(self, named: Collection[str]) -> None:
         """Keep what the newest manifest has, so that memory does not grow."""

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import time
+import tracemalloc
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, refuse_forgotten
-from stateline.backup.retention import expired, sweep
+from stateline.backup.retention import Retention, sweep
 from stateline.backup.writing import BackupWriter, digest_of
 from stateline.dsl.app import App
 from stateline.model.internal_topics import ConfiguredTopics
@@ -48,10 +49,11 @@ def test_the_newest_of_each_partition_and_young_ones_stay(made: list[tuple[int, 
     every = [
         backup(at, node, sorted(places)) for at, node, places in {(at, n): (at, n, p) for at, n, p in made}.values()
     ]
-    gone = expired(every, 5_000, RETENTION_MS, keep)
+    order = sorted(every, key=lambda each: (each.id, each.node), reverse=True)
+    rule = Retention(5_000, RETENTION_MS, keep)
+    gone = [each for each in order if rule.has_ended(each)]
     left = [each for each in every if each not in gone]
     assert all(each.created_at_ms < 5_000 - RETENTION_MS for each in gone)
-    order = sorted(every, key=lambda each: (each.created_at_ms, each.id, each.node), reverse=True)
     for place in range(4):
         having = [each for each in order if any(part.partition == place for part in each.copy.parts)]
         assert all(each in left for each in having[:keep])
@@ -97,6 +99,82 @@ def test_a_lease_of_a_reader_that_died_ends_after_a_day(tmp_path: Path) -> None:
         assert location.leased(now_s + 86_000) == {"000000001"}
         os.utime(lease, (now_s - 90_000, now_s - 90_000))
         assert location.leased(now_s) == set()
+
+
+def test_a_sweep_deletes_the_rests_of_killed_processes(tmp_path: Path) -> None:
+    location, app = BackupLocation(str(tmp_path), "app"), tmp_path / "app"
+    location.write(backup(1, "a", [0]))
+    rests = [
+        app / "files" / f"{'0' * 64}#1",
+        app / "backups" / "000000002" / "a.json#1",
+        app / "leases" / "000000001" / "0123456789abcdef",
+    ]
+    empty = app / "backups" / "000000000"
+    for path in rests:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    empty.mkdir()
+    now_s = time.time()
+    sweep(location, RETENTION_MS, 1)
+    assert all(path.exists() for path in (*rests, empty)), "somebody may just write them"
+    for path in (*rests, empty, rests[1].parent, rests[2].parent):
+        os.utime(path, (now_s - 400_000, now_s - 400_000))
+    sweep(location, RETENTION_MS, 1)
+    assert not [path for path in (*rests, empty) if path.exists()]
+    for path in (rests[1].parent, rests[2].parent):
+        os.utime(path, (now_s - 400_000, now_s - 400_000))
+    sweep(location, RETENTION_MS, 1)
+    assert sorted(path.name for path in (*app.glob("backups/*"), *app.glob("leases/*"))) == ["000000001", "sweep"]
+
+
+def test_a_leased_backup_keeps_its_files(tmp_path: Path) -> None:
+    location = BackupLocation(str(tmp_path), "app")
+    for number in (1, 2):
+        path = tmp_path / f"{number}"
+        path.write_bytes(b"%03d" % number)
+        location.put_file(digest_of(path, 3), path, 3)
+        location.write(backup(number, "a", [0], {"0_0/s/000001.sst": digest_of(path, 3)}))
+    with location.lease("000000001"):
+        assert sweep(location, RETENTION_MS, 1, left_alone_s=0).files == 0
+    assert sweep(location, RETENTION_MS, 1, left_alone_s=0).files == 1
+
+
+def test_a_sweep_keeps_no_manifest_in_memory(tmp_path: Path) -> None:
+    """Manifests of a node differ in a few files. Memory has each digest once."""
+    location, now_ms = BackupLocation(str(tmp_path), "app"), int(time.time() * 1000)
+    shared = {f"0_0/s/{number:06}.sst": f"{number:064x}" for number in range(1_000)}
+    for number in range(20):
+        location.write(backup(now_ms + number, "a", [0], {**shared, "0_0/s/CURRENT": f"{10_000 + number:064x}"}))
+    tracemalloc.start()
+    try:
+        sweep(location, 3_600_000, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_500_000
+
+
+def test_a_writer_rests_also_while_it_only_computes_digests(tmp_path: Path) -> None:
+    """So after a restart, when nothing is new."""
+
+    class Noted(Event):
+        rested_s = 0.0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.rested_s += timeout or 0.0
+            return self.is_set()
+
+    location, linked = BackupLocation(str(tmp_path / "location"), "app"), tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    for number in range(4):
+        (linked / f"00000{number}.sst").write_bytes(random.Random(number).randbytes(8 * PIECE_BYTES))
+    made = backup(int(time.time() * 1000), "a", [0], {f"0_0/s/00000{number}.sst": "" for number in range(4)})
+    made = replace(made, copy=replace(made.copy, files=dict.fromkeys(made.copy.files, 8 * PIECE_BYTES)))
+    BackupWriter(location, "a", 3_600_000, -1).write(made, tmp_path, Event())
+    stopped, began_s = Noted(), time.thread_time()
+    assert BackupWriter(location, "a", 3_600_000, -1).write(made, tmp_path, stopped)[1].files == 0
+    worked_s = time.thread_time() - began_s
+    assert stopped.rested_s > worked_s / 2
 
 
 def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path) -> None:
