@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import logging
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 
 from stateline import serdes
 from stateline.backup.location import BackupLocation, check_id
+from stateline.backup.writing import digest_of
 from stateline.model.store_definition import StoreDefinition
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.plain import BytesSerde, JsonSerde, Serde, shown
@@ -33,7 +35,7 @@ from stateline_store import (
     RetryLaterError,
     TopologyError,
 )
-from stateline_store.files.durable_files import refused
+from stateline_store.files.durable_files import FILE_MODE, refused
 from stateline_store.layout import is_timestamped
 from stateline_store.snapshots.backup import Backup, backup_id, piece_sizes, settled
 from stateline_store.snapshots.checkpoints import CheckpointPart
@@ -169,29 +171,54 @@ def _cut(location: BackupLocation, backup_id: str, nodes: Iterable[str]) -> Back
     return BackupCut(location.url, location.application_id, tuple(manifests))
 
 
+@contextlib.contextmanager
+def leased(location: BackupLocation, backup_id: str) -> Iterator[None]:
+    """Let the sweep spare this backup during the block, if leases may be written."""
+    with contextlib.ExitStack() as lease:
+        with contextlib.suppress(RetryLaterError):  # a caller who may only read
+            lease.enter_context(location.lease(backup_id))
+        yield
+
+
 def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> None:
-    """Fetch the files of `backup`, of one part, into this directory, in which `Checkpoint` opens it. The sweep spares
-    them meanwhile, if leases may be written.
+    """Fetch the files of `backup`, of one part, into this directory, in which `Checkpoint` opens it. Raises as
+    `fetch_files`."""
+    with leased(location, backup.id):
+        fetch_files(location, backup, directory, backup.copy.files)
+
+
+def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
+    """Fetch this file of `backup` as `target`. Its first pieces are kept if they are there already. Raises as
+    `fetch_files`, and `OSError` for the disk."""
+    pieces = list(zip(backup.digests[path], piece_sizes(path, backup.copy.files[path]), strict=True))
+    with os.fdopen(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE), "r+b") as file:
+        there, begin = os.fstat(file.fileno()).st_size, 0
+        while pieces and begin + pieces[0][1] <= there and digest_of(target, pieces[0][1], begin) == pieces[0][0]:
+            begin += pieces.pop(0)[1]
+        file.truncate(begin)
+        file.seek(begin)
+        for digest, length in pieces:
+            file.writelines(location.checked_piece(digest, length, path))
+
+
+def fetch_files(
+    location: BackupLocation,
+    backup: Backup,
+    directory: Path,
+    paths: Iterable[str],
+    fetch: Callable[[BackupLocation, Backup, str, Path], None] = fetch_file,
+) -> None:
+    """Fetch these files of `backup` into this directory, several at once, each by `fetch`.
 
     Raises `DamagedDataError` for a file that is not what was written, `DoesNotExistError` for one that is gone, and
     `RetryLaterError` when the location or the disk refuses."""
-
-    def fetch(file: tuple[str, int]) -> None:
-        path, size = file
-        with (directory / path).open("xb") as new:
-            for digest, length in zip(backup.digests[path], piece_sizes(path, size), strict=True):
-                new.writelines(location.checked_piece(digest, length, path))
-
-    with contextlib.ExitStack() as lease:
-        with contextlib.suppress(RetryLaterError):  # not of who may only read
-            lease.enter_context(location.lease(backup.id))
-        try:
-            for part in backup.copy.parts:
-                (directory / part.directory).mkdir(parents=True)
-            with ThreadPoolExecutor(_FETCHED_AT_ONCE) as threads:
-                list(threads.map(fetch, backup.copy.files.items()))
-        except OSError as error:
-            raise refused(directory, "written", error) from error
+    try:
+        for part in backup.copy.parts:
+            (directory / part.directory).mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(_FETCHED_AT_ONCE) as threads:
+            list(threads.map(lambda path: fetch(location, backup, path, directory / path), paths))
+    except OSError as error:
+        raise refused(directory, "written", error) from error
 
 
 def serde_named(name: str) -> Serde:

@@ -40,7 +40,6 @@ _SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
 _SHOWN = 3  # ids
-_AT_ONCE = 1_000  # paths of one request, S3's limit
 _STAGED = re.compile(r"#\d+$")  # obstore writes a file of a directory under such a name, and renames it
 
 
@@ -172,8 +171,8 @@ class BackupLocation:
             self._store.delete(self._manifest(backup_id, node))
 
     def delete_files(self, digests: Sequence[str]) -> None:
-        with self._asked("delete files"):
-            self._delete([f"{self._below}/files/{digest}" for digest in digests])
+        with self._asked("delete files"), contextlib.suppress(FileNotFoundError):
+            self._store.delete([f"{self._below}/files/{digest}" for digest in digests])
 
     def tidy(self, now_s: float, left_alone_s: float) -> None:
         """Delete leases that have ended, and the rests of killed processes that are older than `left_alone_s`: half
@@ -181,7 +180,9 @@ class BackupLocation:
         with self._asked("tidy up"):
             half = [place for place, _, at_s in self._listed("backups") if at_s < now_s - left_alone_s]
             ended = [place for place, _, at_s in self._listed("leases") if at_s + _OF_A_LEASE_S <= now_s]
-            self._delete([*(place for place in half if not place.endswith(".json")), *ended])
+            for place in (*(place for place in half if not place.endswith(".json")), *ended):
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.delete(place)
             if not urlsplit(self.url).scheme:
                 _tidy(Path(self.url) / self._below, now_s - left_alone_s)
 
@@ -208,11 +209,6 @@ class BackupLocation:
         for page in self._store.list(f"{self._below}/{folder}"):
             for each in page:
                 yield each["path"], each["size"], _seconds(each["last_modified"])
-
-    def _delete(self, places: Sequence[str]) -> None:
-        for begin in range(0, len(places), _AT_ONCE):
-            with contextlib.suppress(FileNotFoundError):
-                self._store.delete(places[begin : begin + _AT_ONCE])
 
     def _manifest(self, backup_id: str, node: str) -> str:
         return f"{self._below}/backups/{quote(backup_id, safe='')}/{quote(node, safe='')}.json"

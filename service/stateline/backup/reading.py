@@ -15,8 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from stateline.backup.cut import fetch_file, fetch_files, leased
 from stateline.backup.location import BackupLocation, check_id
-from stateline.backup.writing import digest_of
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.store_definition import DAY_MS, StoreDefinition
 from stateline.model.topology import Topology
@@ -30,9 +30,9 @@ from stateline_store import (
 )
 from stateline_store.clock import now_ms
 from stateline_store.files.directory import has_stores
-from stateline_store.snapshots.backup import Backup, piece_sizes, settled, task_of
-from stateline_store.snapshots.copied_files import ArrivingFile
+from stateline_store.snapshots.backup import Backup, settled, task_of
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
+from stateline_store.steps import reached
 from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
@@ -107,7 +107,7 @@ def refuse_forgotten(backup: Backup, task_id: str, topology: Topology, configure
 
 def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topology, arriving: CopyDirectory) -> int:
     """Fetch the stores of this task into the directory where copies arrive, and check them as their opening will.
-    Returns the bytes. Files that came before are kept.
+    Returns the bytes. Pieces that came before are kept.
 
     Raises `DamagedDataError` for a file that is not what was written, `DoesNotExistError` for one that is gone,
     `TopologyError` for stores that do not fit their declaration, and `RetryLaterError` when the location or the disk
@@ -115,11 +115,17 @@ def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topo
     wanted, of_task = declared(topology, task_id), backup.of_task(task_id)
     stamped = {name: topology.stores[name].timestamped for name in wanted}
     of_task.copy.check_stores(task_id, stamped, TaskId.parse(task_id).partition)
+
+    def arrive(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
+        os.utime(arriving.path)  # a server deletes files that nobody has touched for long
+        fetch_file(location, backup, path, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+        reached("copy:file-arrived")
+
     arriving.begin(of_task.copy)
-    with location.lease(backup.id):
-        for path, size in of_task.copy.files.items():
-            os.utime(arriving.path)  # a server deletes files that nobody has touched for long
-            _fetch_file(location, backup.digests[path], arriving.path / path, size)
+    with leased(location, backup.id):
+        fetch_files(location, of_task, arriving.path, of_task.copy.files, arrive)
     arriving.check(of_task.copy, wanted)
     return of_task.copy.size_bytes
 
@@ -156,22 +162,3 @@ def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list
             except StatelineError as error:
                 found.append(Fault(backup.id, backup.node, task_id, str(error)))
     return found
-
-
-def _fetch_file(location: BackupLocation, digests: Sequence[str], path: Path, size: int) -> None:
-    """Fetch a file piece by piece. Pieces that came before, and are those of this backup, are kept."""
-    pieces = list(zip(digests, piece_sizes(path.name, size), strict=True))
-    with ArrivingFile(path, size) as there:
-        arrived = there.offset
-    kept = begin = 0
-    for digest, length in pieces:
-        if begin + length > arrived or digest_of(path, length, begin) != digest:
-            break
-        kept, begin = kept + 1, begin + length
-    with path.open("r+b") as left:
-        left.truncate(begin)
-    with ArrivingFile(path, size) as file:
-        for digest, length in pieces[kept:]:
-            for part in location.checked_piece(digest, length, path.name):
-                file.add(part)
-        file.finish(file.digest)

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from stateline.backup.location import BackupLocation, StoredFile
 from stateline_store import DamagedDataError, DoesNotExistError
 from stateline_store.snapshots.backup import Backup
+from stateline_store.steps import reached
 
 LEFT_ALONE_S = 3 * 24 * 60 * 60
 _ID_OF_THE_SWEEP = "sweep"
+_AT_ONCE = 1_000  # paths of one request, S3's limit
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,6 +57,7 @@ def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: 
 
     Memory holds 32 bytes for each file at the location, and one manifest at a time."""
     with location.lease(_ID_OF_THE_SWEEP) as now_s:
+        reached("sweep:leased")
         files, others = dict[bytes, int](), list[StoredFile]()
         for file in location.files():
             if file.written_at_s < now_s - left_alone_s:
@@ -68,13 +71,18 @@ def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: 
             ended.remove(name)
             if (backup := _read(location, name)) is not None:
                 named.update(map(bytes.fromhex, backup.named))
+        reached("sweep:listed")
         for backup_id, node in ended:
             location.delete_manifest(backup_id, node)
+            reached("sweep:manifest-deleted")
         rubbish = [digest for digest in files if digest not in named]
-        location.delete_files([*(digest.hex() for digest in rubbish), *(file.digest for file in others)])
+        gone = [*(digest.hex() for digest in rubbish), *(file.digest for file in others)]
+        for begin in range(0, len(gone), _AT_ONCE):
+            location.delete_files(gone[begin : begin + _AT_ONCE])
+            reached("sweep:files-deleted")
         location.tidy(now_s, left_alone_s)
     size = sum(files[digest] for digest in rubbish) + sum(file.size for file in others)
-    return Swept(tuple(sorted(ended)), len(rubbish) + len(others), size)
+    return Swept(tuple(sorted(ended)), len(gone), size)
 
 
 def _ended(location: BackupLocation, retention: Retention) -> tuple[list[tuple[str, str]], set[bytes]]:

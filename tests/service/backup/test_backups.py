@@ -293,7 +293,7 @@ def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
     node = Node(tmp_path, str(tmp_path / "backups"))
     assert "No task runs here" in node.backup("now", code=1)
     assert "make one with stateline backup now" in node.backup("verify", code=2)
-    assert "has no backup '2020'" in node.backup("verify", "--id", "2020", code=2)
+    assert "has no backup 2020. The newest are none" in node.backup("verify", "--id", "2020", code=2)
     assert node.backup("list") == []
     node.settings[1] = "backup.location=ftp://somewhere/else"
     assert "no ftp:// is known" in node.backup("list", code=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateline.backup.location import BackupLocation
+from stateline.backup.location import BackupLocation, check_id
 from stateline.backup.reading import backups, verify
 from stateline.backup.retention import sweep
 from stateline.cli.table import Row
@@ -37,8 +37,7 @@ def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row]
             f"{location.url} has no backup of {config.application_id} yet: make one with stateline backup now."
         )
     wanted = backup_id or manifests[-1][0]
-    if all(found != wanted for found, _ in manifests):
-        raise DoesNotExistError(f"{location.url} has no backup {wanted!r} of {config.application_id}.")
+    check_id(location, wanted, (found for found, _ in manifests))
     rows: list[Row] = []
     faults = 0
     for found, node in manifests:

@@ -1,0 +1,104 @@
+"""A task's stores that are fetched from a backup: several files at once, and what came before only once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from stateline import InputRecord, StoreView, serdes, stores
+from stateline.backup.location import BackupLocation
+from stateline.backup.reading import backups, fetch
+from stateline.dsl.app import App
+from stateline_store import RetryLaterError
+from stateline_store.rocksdb.options import Tuning
+from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.store_copies import CopyDirectory
+from support.written_backups import write_backup
+
+MANY_TABLES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
+APP = App("app")
+
+
+@APP.process(
+    APP.topic("in", key=serdes.string, value=serdes.string),
+    stores=[APP.store(stores.key_value("kept", key=serdes.string, value=serdes.string, logged=False))],
+)
+def keep_nothing(record: InputRecord, kept: StoreView) -> None:
+    del record, kept
+
+
+class Noted(BackupLocation):
+    """Notes how many pieces are read, and at most at once. From `limit` pieces on it refuses."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "app")
+        self.now = self.most = self.pieces = self.refused = 0
+        self.limit = 1_000_000
+        self._noting = threading.Lock()
+
+    def checked_piece(self, digest: str, size: int, name: str) -> Iterator[bytes]:
+        with self._noting:
+            self.now, self.pieces = self.now + 1, self.pieces + 1
+            self.most = max(self.most, self.now)
+            if self.pieces > self.limit:
+                self.refused += 1
+                raise RetryLaterError("It is away.")
+        time.sleep(0.01)
+        yield from super().checked_piece(digest, size, name)
+        with self._noting:
+            self.now -= 1
+
+
+class ReadOnly(Noted):
+    def lease(self, backup_id: str) -> AbstractContextManager[float]:
+        raise RetryLaterError("Nothing may be written.")
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> Noted:
+    rows = [(b"%06d" % n, b"%d" % n * 20) for n in range(20_000)]
+    write_backup(tmp_path / "there", str(tmp_path / "backups"), "kept", {0: rows}, MANY_TABLES)
+    return Noted(str(tmp_path / "backups"))
+
+
+def fetched(location: BackupLocation, here: Path) -> Backup:
+    (backup,) = backups(location)
+    fetch(location, backup, "0_0", APP.topology(), CopyDirectory(here, "0_0"))
+    return backup
+
+
+def test_several_files_come_at_once(location: Noted, tmp_path: Path) -> None:
+    backup = fetched(location, tmp_path / "here")
+    assert location.pieces == sum(map(len, backup.digests.values()))
+    assert location.most > 1
+
+
+def test_pieces_that_came_before_come_once(location: Noted, tmp_path: Path) -> None:
+    location.limit = 2
+    with pytest.raises(RetryLaterError, match="away"):
+        fetched(location, tmp_path / "here")
+    location.limit = 1_000_000
+    backup = fetched(location, tmp_path / "here")
+    assert location.pieces - location.refused == sum(map(len, backup.digests.values()))
+    again = location.pieces
+    fetched(location, tmp_path / "here")
+    assert location.pieces == again
+
+
+def test_a_byte_that_changed_on_this_disk_comes_again(location: Noted, tmp_path: Path) -> None:
+    backup, before = fetched(location, tmp_path / "here"), location.pieces
+    path = tmp_path / "here" / "copies" / "0_0" / max(backup.copy.files, key=lambda each: backup.copy.files[each])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    fetched(location, tmp_path / "here")
+    assert location.pieces == before + 1
+
+
+def test_a_location_that_may_only_be_read_is_restored_from(location: Noted, tmp_path: Path) -> None:
+    fetched(ReadOnly(location.url), tmp_path / "here")
