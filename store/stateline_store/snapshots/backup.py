@@ -133,11 +133,6 @@ class Backup:
         return found
 
     @property
-    def tasks(self) -> set[str]:
-        """The tasks that the node ran, also those without stores."""
-        return {*self.committed, *map(task_of, self.copy.parts)}
-
-    @property
     def named(self) -> set[str]:
         """The digests of all pieces."""
         return {digest for digests in self.digests.values() for digest in digests}
@@ -147,11 +142,13 @@ def settled(manifests: Sequence[Backup]) -> list[Backup]:
     """Return these manifests of one id, each task in one of them alone. If a task moved meanwhile and two nodes have
     it, that of the node that read more of its input counts: clocks of nodes differ. So all stores of a task are of one
     commit."""
-    owners: dict[str, tuple[tuple[int, ...], str]] = {}
+    having: dict[str, list[Backup]] = {}
     for backup in manifests:
-        for task in backup.tasks:
-            owners[task] = max(owners.get(task, ((), "")), (_progress(backup, task), backup.node))
-    return [_without(backup, {task for task in backup.tasks if owners[task][1] != backup.node}) for backup in manifests]
+        for task in {*backup.committed, *map(task_of, backup.copy.parts)}:
+            having.setdefault(task, []).append(backup)
+    moved = {task: those for task, those in having.items() if len(those) > 1}
+    taken = {task: max(those, key=lambda each: (_progress(each, task), each.node)) for task, those in moved.items()}
+    return [_without(backup, {task for task, owner in taken.items() if owner is not backup}) for backup in manifests]
 
 
 def _progress(backup: Backup, task: str) -> tuple[int, ...]:
