@@ -44,10 +44,7 @@ class HoldBack:
         self._name, self._store, self._grace_ms, self._left = name, context.stores[store], grace_ms, left
         self._context, self._number = context, 0
         self._buffer = BufferedChanges(self._store, headers=(), see=self._note_number)
-        # Input that comes again must not be too late because of later rows. Exactly once, none does.
-        self._now_ms = -1 if context.repeats else context.times.observed(store)
-        if context.exactly_once:
-            self._now_ms = max(self._now_ms, self._buffer.newest_ms)
+        self._now_ms = context.time_so_far(store, self._buffer.newest_ms)
 
     def process(self, rows: Rows) -> Rows:
         failures = self._context.failures

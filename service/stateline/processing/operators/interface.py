@@ -59,6 +59,13 @@ class OperatorContext:
     outputs: list[OutputRecord] = field(default_factory=list)
     _headers: Headers = ()
 
+    def time_so_far(self, store: str, newest_ms: int) -> int:
+        """Return the stream time at which the operator of this store begins, -1 for none. `newest_ms` is the largest
+        timestamp of the store's rows. Exactly once, it counts: they may come from a changelog. Otherwise their input
+        may come again, and must not be late because of later rows."""
+        now_ms = -1 if self.repeats else self.times.observed(store)
+        return max(now_ms, newest_ms) if self.exactly_once else now_ms
+
     def each(
         self, name: str, records: Iterable[Record], rows: Iterable[Given], function: Callable[[Given], Any]
     ) -> Iterator[tuple[int, Any]]:

@@ -95,10 +95,7 @@ class StreamJoin:
             True: (kept[0], kept[1], windows.before_ms, windows.after_ms, kind != "inner"),
             False: (kept[1], kept[0], windows.after_ms, windows.before_ms, kind == "outer"),
         }
-        # Input that comes again must not be too late because of its own rows. Exactly once, none does.
-        self._now_ms = -1 if context.repeats else context.times.observed(joined.stores[0])
-        if context.exactly_once:
-            self._now_ms = max(self._now_ms, *(side.stream_time_ms for side in kept))
+        self._now_ms = context.time_so_far(joined.stores[0], max(side.stream_time_ms for side in kept))
 
     def process(self, batch: SideRows) -> Rows:
         batch = self._fitting(batch)

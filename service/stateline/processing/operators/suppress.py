@@ -38,10 +38,7 @@ class Suppress:
     def __init__(self, store: str, wait_ms: int, bounds: Bounds, context: OperatorContext) -> None:
         self._store, self._context, self._wait_ms, self._bounds = context.stores[store], context, wait_ms, bounds
         self._buffer = BufferedChanges(self._store, sized=bounds.bytes is not None)
-        # Input that comes again must not hurry because of later rows. Exactly once, none does.
-        self._now_ms = -1 if context.repeats else context.times.observed(store)
-        if context.exactly_once:
-            self._now_ms = max(self._now_ms, self._buffer.newest_ms)
+        self._now_ms = context.time_so_far(store, self._buffer.newest_ms)
 
     def process(self, changes: Changes) -> Changes | None:
         stored, buffer = self._store.get_rows(changes.keys), self._buffer

@@ -47,7 +47,7 @@ def left(scene: Scene) -> list[Left]:
 def test_rows_meet_versions_that_come_within_the_grace_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:
-    monkeypatch.setattr("stateline.processing.operators.buffered_changes._MOST_BYTES", 450)  # it looks often
+    monkeypatch.setattr("stateline.processing.operators.leaving_rows._MOST_BYTES", 450)  # it looks often
     scene = Scene(grace_app.build(), tmp_path, 1, {"processing.guarantee": guarantee})
     oracle = Oracle()
     for seed in range(3):

@@ -93,7 +93,7 @@ def test_stream_time_survives_a_restart() -> None:
 
 def test_many_keys_and_rows_are_found_although_not_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateline.processing.operators.kept_rows._MOST_BYTES", 2_000)
-    monkeypatch.setattr("stateline.processing.operators.unmatched_rows._MOST_BYTES", 450)
+    monkeypatch.setattr("stateline.processing.operators.leaving_rows._MOST_BYTES", 450)
     given = rows(400, 1)
     with TestDriver(stream_joins_app.build()) as driver:
         merged = sorted((row[2], topic, row) for topic, of_topic in given.items() for row in of_topic)

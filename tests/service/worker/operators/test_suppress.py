@@ -82,7 +82,7 @@ def test_each_window_that_closes_is_given_on_once_with_its_final_value_over_rest
 ) -> None:
     monkeypatch.setattr("stateline.worker.loop.pace._MAX_SLICE_RECORDS", slices)
     if slices == 5:
-        monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)  # the store is looked through often
+        monkeypatch.setattr("stateline.processing.operators.leaving_rows._MOST_BYTES", 450)  # it looks often
     windows, make = WINDOWS[kind]
     scene = Scene(built(windows), tmp_path, 2, {"processing.guarantee": guarantee})
     for part in (events(300), events(300, 1, first=300)):
@@ -98,7 +98,7 @@ def test_windows_that_close_unknown_while_many_late_ones_open_are_given_on(
     monkeypatch.setattr(
         "stateline.worker.loop.pace.SlicePace.cut", lambda _, records, at: (records[at : at + next(sizes)], 1)
     )
-    monkeypatch.setattr("stateline.processing.operators.emit_final._KEYS", 3)
+    monkeypatch.setattr("stateline.processing.operators.leaving_rows._MOST_BYTES", 450)
     windows = TumblingWindows(timedelta(seconds=10), grace=timedelta(seconds=60))
     scene = Scene(built(windows), tmp_path, 1)
     # Only the first two of these windows fit into memory. Then late ones fill it in the slice that closes four of them.

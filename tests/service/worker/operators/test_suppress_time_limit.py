@@ -78,7 +78,7 @@ def test_changes_leave_after_the_time_limit_or_when_too_many_wait_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str, max_records: int | None
 ) -> None:
     monkeypatch.setattr("stateline.worker.loop.pace.SlicePace.cut", one_by_one)
-    monkeypatch.setattr("stateline.processing.operators.buffered_changes._MOST_BYTES", 450)  # it looks often
+    monkeypatch.setattr("stateline.processing.operators.leaving_rows._MOST_BYTES", 450)  # it looks often
     scene = Scene(built(max_records=max_records), tmp_path, 1, {"processing.guarantee": guarantee})
     oracle = Oracle(max_records)
     for seed in range(2):
