@@ -268,11 +268,13 @@ class Declarations:
         it."""
         if isinstance(node, Root):
             raise TopologyError(f"named({name!r}): no step comes before it: call it behind the step that it names.")
-        if node.title:
-            raise TopologyError(f"named({name!r}): the step is named {node.title!r} already: name it once.")
+        nodes = node.named_with or (node,)
+        if nodes[0].title:
+            raise TopologyError(f"named({name!r}): the step is named {nodes[0].title!r} already: name it once.")
         self._names.refuse_taken("processor", checked_name("step", name))
         self._names.take("processor", name)
-        node.title = name
+        for each in nodes:
+            each.title = name
 
     def punctuation(
         self,

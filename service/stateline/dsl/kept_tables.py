@@ -31,13 +31,15 @@ def kept_table(
     what: str = "keep",
     make: Callable[..., Any] | None = None,
 ) -> TableT:
-    """Declare the store, and a step that keeps the rows or changes of the parents in it. Returns the table of this
-    kind."""
+    """Declare the store, and an operator that keeps the rows or changes of the parents in it. Without `make` it is the
+    end of the parents' step. Returns the table of this kind."""
     kept = declarations.operators_store(store, changelog)
     keep = KeepVersions if kept.kind == "versioned" else Keep
     node = OperatorNode(f"{what} {kept.name}", make or partial(keep, kept.name), (kept,))
     for parent in parents:
         parent.then(node)
+        if make is None and isinstance(parent, OperatorNode):
+            node.named_with += (parent,)
     return kind(declarations, node, kept)
 
 

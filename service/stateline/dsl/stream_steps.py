@@ -7,6 +7,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Self
 
 from stateline.dsl.declarations import Declarations
+from stateline.dsl.named_steps import NamedStep
 from stateline.dsl.outputs import ChooseTopic, output
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
@@ -26,7 +27,7 @@ KeyValueFunction = Callable[[Any, Any], Any]
 
 
 @says_where
-class StreamSteps:
+class StreamSteps(NamedStep):
     """Rows with a key, a value and a timestamp, and the steps that give such rows again."""
 
     def __init__(
@@ -37,12 +38,6 @@ class StreamSteps:
         self._declarations, self._node = declarations, node
         self.key, self.value = key, value
         self._rekeyed = rekeyed
-
-    def named(self, name: str) -> Self:
-        """Name the last step, in figures, drawings, logs and dead letters (Kafka Streams' `Named.as`). Names of stores
-        and topics stay. Raises `TopologyError` for a name that another step or processor has."""
-        self._declarations.name_step(self._node, name)
-        return self
 
     def filter(self, predicate: KeyValueFunction) -> Self:
         """Keep the rows for which the predicate is true."""
@@ -151,6 +146,7 @@ class StreamSteps:
         *,
         topics: Sequence[str | Topic] = (),
         partitioner: Partitioner | None = None,
+        name: str | None = None,
     ) -> None:
         """Write the rows to an existing topic. A name that is not declared yet gets this stream's types.
 
@@ -161,9 +157,12 @@ class StreamSteps:
 
         `partitioner` chooses the partition from (topic, key, value, number of partitions), from 0 on. It returns
         a number, a list of numbers, or None for the partition of the key. With an empty list, the row is dropped and
-        counted.
+        counted. `name` is the step's, like that of `named`.
         """
-        self._node.then(output(self._declarations, topic, topics, partitioner, self.key, self.value))
+        node = output(self._declarations, topic, topics, partitioner, self.key, self.value)
+        if name is not None:
+            self._declarations.name_step(node, name)
+        self._node.then(node)
 
     def repartition(self, name: str, *, partitions: int | None = None, partitioner: Partitioner | None = None) -> Self:
         """Send the rows through the topic ``<application.id>-<name>-repartition``, so that one partition has all rows

@@ -18,6 +18,7 @@ from stateline.dsl.cogrouped import Aggregator, CogroupedStream, Merged
 from stateline.dsl.declarations import Declarations
 from stateline.dsl.joiners import Joiner, joiner_of
 from stateline.dsl.kept_tables import ChangelogSettings, aggregated, kept_table, refuse_other_keys
+from stateline.dsl.named_steps import NamedStep
 from stateline.dsl.stream_joins import join_of_streams
 from stateline.dsl.stream_steps import KeyValueFunction, StreamSteps
 from stateline.dsl.suppressed import checked_bounds, suppressed
@@ -419,7 +420,7 @@ class Table(TableSteps):
 
 
 @says_where
-class SuppressedTable:
+class SuppressedTable(NamedStep):
     """The result of `Table.suppress`. Queries and processors read from `store` what is held back: `BufferedChange`."""
 
     def __init__(
@@ -564,7 +565,9 @@ class WindowedStream:
 
 
 @says_where
-class _WindowChanges:
+class _WindowChanges(NamedStep):
+    _node: OperatorNode
+
     def __init__(
         self, declarations: Declarations, node: OperatorNode, store: StoreDefinition, windows: AnyWindows
     ) -> None:
@@ -606,7 +609,9 @@ class WindowedTable(_WindowChanges):
 
     def _of_final(self) -> WindowedTable:
         """Return the table whose changes are the results of `suppress`."""
-        table = WindowedTable(self._declarations, self._then_final(), self.store, self.windows)
+        final = self._then_final()
+        final.named_with = (self._node,)
+        table = WindowedTable(self._declarations, final, self.store, self.windows)
         table._is_final = True
         return table
 

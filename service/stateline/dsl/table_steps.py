@@ -12,6 +12,7 @@ from stateline.dsl.foreign_keys import join_by_foreign_key
 from stateline.dsl.grouped_tables import GroupedTable
 from stateline.dsl.joiners import Joiner, joiner_of
 from stateline.dsl.kept_tables import ChangelogSettings, aggregated, kept_table, refuse_other_keys
+from stateline.dsl.named_steps import NamedStep
 from stateline.dsl.table_kinds import history_of, kept_rows
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
@@ -32,17 +33,12 @@ KeyValueFunction = Callable[[Any, Any], Any]
 
 
 @says_where
-class TableSteps:
+class TableSteps(NamedStep):
     """Values by key in a store, and the steps that make other tables of them."""
 
     def __init__(self, declarations: Declarations, node: OperatorNode | Root, store: StoreDefinition) -> None:
         self._declarations, self._node = declarations, node
         self.store = store
-
-    def named(self, name: str) -> Self:
-        """Name the last step, as `Stream.named`."""
-        self._declarations.name_step(self._node, name)
-        return self
 
     def filter(
         self,

@@ -25,7 +25,8 @@ class OperatorNode:
     - `chooses_topic`: it also writes to topics that are not known before.
     - `shares_stores`: for each record, it needs exactly the writes that other operators made up to that record.
 
-    `title` is the name that the application gives to the step, empty for none.
+    `title` is the name that the application gives to the step, empty for none. At the end of a step of several nodes,
+    `named_with` are those that get its name instead.
     """
 
     name: str
@@ -40,6 +41,7 @@ class OperatorNode:
     chooses_topic: bool = False
     shares_stores: bool = False
     title: str = ""
+    named_with: tuple[OperatorNode, ...] = ()
     children: list[OperatorNode] = field(default_factory=list)
 
     def then(self, child: OperatorNode) -> OperatorNode:
