@@ -31,6 +31,7 @@ def join_by_foreign_key(
     name: str | None,
     *,
     is_left: bool,
+    persistent: bool,
 ) -> OperatorNode:
     """Join the left side with the right one, whose key `on` returns. Returns the node with the changes of the result,
     of the serde `value`. The topics and the store of subscriptions are named as by Kafka Streams' ``TableJoined.as``.
@@ -44,7 +45,7 @@ def join_by_foreign_key(
     store, registration_name, response_name = _names(checked_name("topic", name))
     kept = declarations.operators_store(
         stores.timestamped_key_value(
-            store, key=SubscriberSerde(right.key, left.key), value=SubscriptionSerde(left.key), persistent=True
+            store, key=SubscriberSerde(right.key, left.key), value=SubscriptionSerde(left.key), persistent=persistent
         )
     )
     prefix = declarations.application_id

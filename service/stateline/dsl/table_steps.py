@@ -148,8 +148,8 @@ class TableSteps(NamedStep):
         **By foreign key.** `on` returns the other table's key from (key, value), None for no key. It must return the
         same for the same row each time. The result has this table's keys, and changes with either table. `name` is that
         of the two topics between the tables, ``<application.id>-<name>-subscription-registration-topic`` and
-        ``…-subscription-response-topic``, and of the store ``<name>-subscription-store``. The tables may have keys of
-        other types, and topics of other partition counts.
+        ``…-subscription-response-topic``, and of the store ``<name>-subscription-store``. `persistent` is of this
+        store, too. The tables may have keys of other types, and topics of other partition counts.
         """
         return self._joined("inner", other, joiner, store, value, persistent, changelog, on, name)
 
@@ -239,8 +239,9 @@ class TableSteps(NamedStep):
             serde = self._declarations.in_store(store, value or self.store.value)
             both = (self._of_latest(), self.store), (other._of_latest(), other.store)
             node = join_by_foreign_key(
-                self._declarations, what, both, on, called, serde, join_name, is_left=kind == "left"
-            )
+                self._declarations, what, both, on, called, serde, join_name, is_left=kind == "left",
+                persistent=persistent,
+            )  # fmt: skip
             definition = stores.timestamped_key_value(store, key=self.store.key, value=serde, persistent=persistent)
             return kept_table(type(self), self._declarations, [node], definition, changelog)
         if join_name is not None:

@@ -28,12 +28,12 @@ def both(order: str, name: str | None) -> str | None:
     return None if name == "hidden" else f"{order}/{name}"
 
 
-def declared() -> App:
+def declared(*, persistent: bool = True) -> App:
     app = App("app")
     orders = app.ktable(app.table("orders", **TEXTS))
     names = app.ktable(app.table("names", **TEXTS))
-    orders.join(names, both, "inner", on=customer_of, name="i")
-    orders.left_join(names, both, "left", on=customer_of, name="l").to_stream().to("out")
+    orders.join(names, both, "inner", on=customer_of, name="i", persistent=persistent)
+    orders.left_join(names, both, "left", on=customer_of, name="l", persistent=persistent).to_stream().to("out")
     return app
 
 
@@ -57,12 +57,12 @@ NAMES = st.tuples(
 
 
 @settings(max_examples=long_or_short(100, 12), deadline=None)
-@given(st.lists(ORDERS | NAMES, min_size=5, max_size=40), st.sampled_from([1, 4]))
+@given(st.lists(ORDERS | NAMES, min_size=5, max_size=40), st.sampled_from([1, 4]), st.booleans())
 def test_results_are_those_of_both_tables_however_they_changed(
-    changes: list[tuple[str, str, str | None]], at_a_time: int
+    changes: list[tuple[str, str, str | None]], at_a_time: int, persistent: bool
 ) -> None:
     tables: dict[str, dict[str, str]] = {"orders": {}, "names": {}}
-    with TestDriver(declared(), partitions=2, autocommit=False) as driver:
+    with TestDriver(declared(persistent=persistent), partitions=2, autocommit=False) as driver:
         for number, (topic, key, value) in enumerate(changes, 1):
             tables[topic].pop(key, None)
             if value is not None:
@@ -73,6 +73,13 @@ def test_results_are_those_of_both_tables_however_they_changed(
                 for store in ("inner", "left"):
                     wanted = joined(tables["orders"], tables["names"], left=store == "left")
                     assert {each.key: each.value for each in driver.store(store).all()} == wanted, store
+
+
+def test_a_join_that_is_not_persistent_keeps_nothing_on_disk() -> None:
+    kept = declared(persistent=False).topology().stores
+    assert {name for name, store in kept.items() if not store.persistent} == {
+        "inner", "left", "i-subscription-store", "l-subscription-store",
+    }  # fmt: skip
 
 
 def test_each_subscription_names_the_partition_of_its_row_and_is_answered_there() -> None:
