@@ -80,8 +80,9 @@ def both(name: str) -> Iterator[tuple[str, list[Left], list[Left]]]:
                     driver.pipe(record["topic"], key, value, timestamp_ms=record["timestamp"], headers=headers)
             driver.commit()
             left = [_left(each) for topic in topics for each in reader._raw(driver._place.log, topic)]
-            left = [each for each in left if changes_something(each, there[0], is_table)]
             expected = [_expected(each) for number in numbers for each in OPERATORS[name].get(str(number), ())]
+            # A delete that changes nothing may be there only if Kafka Streams has it, too.
+            left = [each for each in left if changes_something(each, there[0], is_table) or each not in expected]
             expected = [each for each in expected if each[2] is not None or each[0] not in duplicates]
             expected = [each for each in expected if each[0] in topics and changes_something(each, there[1], is_table)]
             expected.sort(key=lambda each: topics.index(each[0]))
