@@ -75,6 +75,7 @@ class Scene:
             "state.dir": str(self.config.state_dir),
             "commit.interval.ms": "1",
             "group.instance.id": "the-worker",
+            **self.settings,
         }
         command = ["worker", f"{module.__name__}:app"]
         command += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]

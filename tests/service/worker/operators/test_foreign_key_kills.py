@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from service.worker.operators.operator_scene import Scene
 from support.apps import foreign_keys_app
 from support.apps.foreign_keys_app import Given
@@ -45,8 +47,9 @@ def work_off_to(scene: Scene, given: list[Given]) -> None:
 STEPS = ["commit:changes-flushed#2", "commit:log-committed#2", "commit:batch-written#4", "commit:task-committed"]
 
 
-def test_results_are_those_of_both_tables_after_kills_at_every_kind_of_step(tmp_path: Path) -> None:
-    settings = {"processing.guarantee": "exactly_once_v2", "group.instance.id": "the-worker"}
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_results_are_those_of_both_tables_after_kills_at_every_kind_of_step(tmp_path: Path, guarantee: str) -> None:
+    settings = {"processing.guarantee": guarantee, "group.instance.id": "the-worker"}
     scene = Scene(foreign_keys_app.build(), tmp_path, partitions=2, settings=settings)
     sent: list[Given] = []
     for seed, kill_at in enumerate(STEPS):
