@@ -5,10 +5,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from stateline import App
-from stateline.dsl.cogrouped import CogroupedStream
+from stateline.dsl.cogrouped import CogroupedStream, CogroupedWindows
 from stateline.dsl.grouped_tables import GroupedTable
-from stateline.dsl.streams import GroupedStream, Stream, Table, WindowedStream, WindowedTable
+from stateline.dsl.streams import (
+    FinalResults,
+    GroupedStream,
+    Stream,
+    SuppressedTable,
+    Table,
+    WindowedStream,
+    WindowedTable,
+)
 from stateline.testing import TestDriver
 from test_docs import blocks, document
 
@@ -54,7 +64,50 @@ def test_orders_follow_the_names_of_their_customers() -> None:
         assert driver.store("named-orders").get("4711") is None
 
 
+CODE = re.findall(r"`([^`\n]+)`", TEXT)
+
+
 def test_every_method_of_streams_groups_and_tables_is_named() -> None:
-    kinds = (Stream, GroupedStream, WindowedStream, WindowedTable, Table, GroupedTable, CogroupedStream)
-    methods = {name for kind in kinds for name in vars(kind) if name[0] != "_" and callable(getattr(kind, name))}
-    assert methods <= set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`\n]+)`", TEXT))))
+    kinds = (
+        Stream, GroupedStream, WindowedStream, WindowedTable, FinalResults, Table, SuppressedTable, GroupedTable,
+        CogroupedStream, CogroupedWindows,
+    )  # fmt: skip
+    methods = {name for kind in kinds for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))}
+    assert methods <= set(re.findall(r"[a-z_]+", " ".join(CODE)))
+
+
+# `javap` of kafka-streams 4.4.0, without serdes, getters and deprecated methods.
+JAVA = {
+    "StreamsBuilder": "stream table globalTable addStateStore addGlobalStore build",
+    "KStream": "filter filterNot selectKey mapValues map flatMapValues flatMap print foreach peek split merge "
+    "repartition to toTable groupByKey groupBy join leftJoin outerJoin process processValues",
+    "BranchedKStream": "branch defaultBranch noDefaultBranch",
+    "KTable": "filter filterNot mapValues toStream suppress transformValues groupBy join leftJoin outerJoin "
+    "queryableStoreName",
+    "KGroupedStream": "count reduce aggregate windowedBy cogroup",
+    "KGroupedTable": "count reduce aggregate",
+    "CogroupedKStream": "cogroup aggregate windowedBy",
+    "TimeWindowedKStream": "count reduce aggregate emitStrategy",
+    "SessionWindowedKStream": "count reduce aggregate emitStrategy",
+    "GlobalKTable": "queryableStoreName",
+    "Materialized": "as withKeySerde withValueSerde withLoggingEnabled withLoggingDisabled withCachingEnabled "
+    "withCachingDisabled withRetention withStoreType",
+    "StreamJoined": "as withStoreName withThisStoreSupplier withOtherStoreSupplier withDslStoreSuppliers",
+    "Joined": "as withGracePeriod",
+    "TableJoined": "as withPartitioner withOtherPartitioner",
+    "Consumed": "as withTimestampExtractor withOffsetResetPolicy",
+    "Produced": "as withStreamPartitioner",
+    "Repartitioned": "as withStreamPartitioner withNumberOfPartitions",
+    "Grouped": "as",
+    "Branched": "as",
+    "Printed": "withName",
+    "Suppressed": "untilTimeLimit untilWindowCloses withName maxRecords maxBytes unbounded shutDownWhenFull "
+    "emitEarlyWhenFull",
+    "EmitStrategy": "onWindowClose onWindowUpdate",
+}
+
+
+@pytest.mark.parametrize("name", JAVA)
+def test_every_method_of_the_dsl_in_java_is_named(name: str) -> None:
+    words = set(re.findall(r"\w+", " ".join(CODE)))
+    assert {name, *JAVA[name].split()} <= words
