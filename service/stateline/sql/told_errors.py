@@ -65,6 +65,10 @@ _INSTEAD = (
         "A value here is a list. Write key IN $1, or list_contains($1, key).",
     ),
     (r"^Overflow in ", "Cast to HUGEINT or DOUBLE first: key::HUGEINT + 1."),
+    (
+        r'(?i)^Referenced column "rowid" not found|does not have a column named "rowid"',
+        "Rows have no number here: key names a row.",
+    ),
     (r'^syntax error at or near ":"', "Parameters are $1, $2 …, or $name: write $name instead of :name."),
     (r"^Table with name \S+ does not exist!(?!\nDid you mean)", "SHOW TABLES lists the tables."),
     (r"^Malformed JSON", "Text is read as JSON here. To compare a member with text, write value->>'member' = 'text'."),

@@ -127,6 +127,16 @@ def test_a_path_that_nobody_has_named_is_hidden_wherever_it_stands() -> None:
     assert without_paths(harmless) == harmless
 
 
+@pytest.mark.usefixtures("hidden")
+def test_a_path_that_the_caller_has_given_stays() -> None:
+    hide_directory(Path("/var/lib/stateline"), "<state.dir>")
+    given = "select '/home/x'::int, '/var/lib/stateline' /tmp/a"
+    assert without_paths("'/home/x', /tmp/a..., /home/x", given) == "'/home/x', /tmp/a..., /home/x"
+    assert without_paths("/var/lib/stateline is a path", given) == "/var/lib/stateline is a path", "else it is told"
+    inside = "/home/x/key, /home, /var/lib/stateline/0_1, /tmp/b, /tmp/a/b"
+    assert without_paths(inside, given) == "<path>, /home, <path>, <path>, <path>"
+
+
 def test_a_traceback_names_files_from_where_they_are_imported_and_no_directory_of_the_machine() -> None:
     inside, foreign = Path.cwd() / "flights.py", Path(SECRET) / "lib.py"
     library = Path(sys.modules["pytest"].__file__ or "")

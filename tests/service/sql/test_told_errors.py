@@ -110,6 +110,8 @@ def test_a_name_that_needs_quotes_is_told_with_them(engine: SqlEngine, sql: str,
     ("sql", "says"),
     [
         ("SELECT (value->>'n')::INT FROM texts", "'many' to INTEGER. TRY_CAST(… AS INTEGER) gives NULL"),
+        ("SELECT rowid FROM texts", "Rows have no number here: key names a row."),
+        ("SELECT t.ROWID FROM texts t WHERE key = 'a'", "Rows have no number here: key names a row."),
         ("SELECT CASE WHEN true THEN 1 ELSE END FROM windows", "A value is missing before END."),
         ("SELECT 300::TINYINT", "TRY_CAST gives NULL"),
         ("SELECT 'soon'::TIMESTAMPTZ", "Write a time as '2026-01-31T12:00:00Z'."),

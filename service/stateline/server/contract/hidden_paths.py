@@ -42,13 +42,14 @@ def hide_directory(directory: Path, name: str) -> None:
             _hidden[str(form)] = name
 
 
-def without_paths(error: BaseException | str) -> str:
-    """Return the error's message, or this text, with names instead of paths."""
+def without_paths(error: BaseException | str, given: str = "") -> str:
+    """Return the error's message, or this text, with names instead of paths. Paths in the text that the caller has
+    `given` stay as they are."""
     text = str(error)
     for path in sorted(_hidden, key=len, reverse=True):  # longest first: one may contain another
-        if path in text:
+        if path in text and not (path.startswith("/") and path in given):
             text = _replaced(text, path)
-    return _PATH.sub("<path>", text)
+    return _PATH.sub(lambda found: found[0] if found[0].rstrip(".…") in given else "<path>", text)
 
 
 def trace_without_paths(trace: str) -> str:

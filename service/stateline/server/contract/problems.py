@@ -26,15 +26,16 @@ CHALLENGE = 'Bearer realm="stateline"'
 _RETRY_AFTER_S = "1"  # a rebalance or a start takes seconds; asking once a second costs nothing
 
 
-def problem_response(error: Exception, **where: Any) -> Response:
-    """Return the answer to a request that failed with this error. `where` are more members; None is left out.
+def problem_response(error: Exception, *, given: str = "", **where: Any) -> Response:
+    """Return the answer to a request that failed with this error. `where` are more members; None is left out. Paths in
+    the message that the caller has `given` are shown.
 
     Only a `StatelineError` shows its message. Another error may hold secrets.
     """
     deliberate = isinstance(error, StatelineError)
     detail = str(error) if deliberate else "Something unexpected went wrong: see the server's log."
     reason, status, *_ = problem_of(error)
-    return _response(status, reason, detail, where)
+    return _response(status, reason, detail, where, given)
 
 
 def unreadable_response(detail: str, status: int) -> Response:
@@ -110,10 +111,10 @@ def _failure_json(failure: Failure) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _response(status: int, reason: str, detail: str, where: Mapping[str, Any]) -> Response:
+def _response(status: int, reason: str, detail: str, where: Mapping[str, Any], given: str = "") -> Response:
     observed().reason = reason
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "reason": reason}
-    body["detail"] = without_paths(detail)
+    body["detail"] = without_paths(detail, given)
     body |= {name: _shown(value) for name, value in where.items() if value is not None}
     headers = {"Retry-After": _RETRY_AFTER_S} if status in RETRIED_STATUSES else {}
     if status == HTTPStatus.UNAUTHORIZED:

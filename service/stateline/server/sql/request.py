@@ -50,6 +50,11 @@ class SqlRequest:
         return bool(self.bound.position or self.store_bounds)
 
     @property
+    def text(self) -> str:
+        """What its errors may quote: the statement and its parameters."""
+        return f"{self.sql}\n{json.dumps(self.params, ensure_ascii=False)}"
+
+    @property
     def cut_age_ms(self) -> int:
         """How old a shared cut may be. It is of owners, so that its age is all that its rows are stale."""
         return self.max_age_ms if self.max_staleness_ms is None else min(self.max_age_ms, self.max_staleness_ms)

@@ -27,6 +27,7 @@ from stateline.config.settings import Config
 from stateline.server.contract.formats import ARROW, CSV, NDJSON
 from stateline.server.contract.observation import observed
 from stateline.server.contract.openapi import Operation
+from stateline.server.contract.problems import problem_response
 from stateline.server.contract.written_arguments import Argument, from_body, from_query_string
 from stateline.server.guard.caller import caller_of, may_read
 from stateline.server.relay.large_reads import LargeReads, note_body
@@ -38,7 +39,7 @@ from stateline.server.state.served_stores import ServedStores
 from stateline.server.wire.bodies import Bodies
 from stateline.server.wire.compression import takes_gzip
 from stateline.server.wire.time_limits import TimeLimits, while_there
-from stateline_store import NotReadyError, SqlNotInstalledError
+from stateline_store import NotReadyError, SqlInvalidError, SqlNotAllowedError, SqlNotInstalledError
 
 if TYPE_CHECKING:
     from stateline.server.sql.statements import Statements
@@ -98,10 +99,13 @@ class SqlRoutes:
         visible = tuple(name for name in sorted(self._stores.names) if may_read(request, name))
         if self.statements is None:
             answer = await self._relayed(request, asked, visible)
-        else:
+            return answer.response(request)
+        try:
             answer = await self.statements.answer(
                 asked, visible, caller_of(request), partial(self._large.place, request)
             )
+        except (SqlInvalidError, SqlNotAllowedError) as error:  # a query process knows no path but the statement's
+            return problem_response(error, given=asked.text)
         return answer.response(request)
 
     async def _relayed(self, request: Request, asked: SqlRequest, visible: tuple[str, ...]) -> RenderedAnswer:
