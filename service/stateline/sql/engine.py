@@ -25,6 +25,8 @@ from stateline.sql.told_errors import Params, is_forbidden, told
 from stateline_store import InvalidArgumentError, SqlInvalidError, SqlNotAllowedError, SqlTooLargeError
 
 BATCH_ROWS = 8192
+_SHARE_OF_LOOKUPS = 8
+"""Lookups have this part of the memory. Their rows are few."""
 # A statement has a connection of its own, so settings of connections are GLOBAL. The order counts: with external
 # access off first, `.tmp` of the working directory stays readable and writable.
 _LOCKED = (
@@ -41,11 +43,12 @@ _LOCKED = (
 
 
 class SqlEngine:
-    """`memory_bytes` bounds what each of its two databases knows of. The sandbox bounds the process."""
+    """`memory_bytes` bounds what its two databases know of. The sandbox bounds the process."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._tables: Sequence[SqlTable] = ()
-        self._database, self._lookups = _locked(memory_bytes), _locked(memory_bytes)
+        lookups_bytes = memory_bytes // _SHARE_OF_LOOKUPS or 1
+        self._database, self._lookups = _locked(memory_bytes - lookups_bytes), _locked(lookups_bytes)
         self._connection = self._database.cursor()
         self._feeds: dict[str, Feed] = {}  # of the lookups' views
 

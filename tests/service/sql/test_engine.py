@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import duckdb
 import pytest
 from pydantic import BaseModel, Field
 
@@ -153,6 +154,24 @@ def test_errors_have_duckdbs_message_place_and_candidates(engine: SqlEngine, sql
     assert "EXPLAIN (" not in str(raised.value), "what the engine puts before the text is not shown"
     assert sql.splitlines()[0] in str(raised.value) or "LINE" not in str(raised.value)
     assert "Error:" not in str(raised.value)
+
+
+def test_its_databases_share_the_memory_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, connect = [], duckdb.connect
+
+    def noted(database: str, config: dict[str, Any]) -> duckdb.DuckDBPyConnection:
+        limits.append(int(config["memory_limit"].removesuffix("B")))
+        return connect(database, config=config)
+
+    monkeypatch.setattr(duckdb, "connect", noted)
+    SqlEngine(1 << 28)
+    assert sum(limits) == 1 << 28
+
+
+def test_a_lookup_that_needs_too_much_memory_is_refused(engine: SqlEngine) -> None:
+    with pytest.raises(SqlTooLargeError, match="more memory"):
+        answer(engine, "SELECT repeat('x', 60000000) AS n FROM texts WHERE key = 'a' ORDER BY n", TEXTS)
+    assert answer(engine, "SELECT key FROM texts WHERE key = 'b'", TEXTS) == [{"key": "b"}]
 
 
 def test_a_statement_that_needs_too_much_memory_is_refused(engine: SqlEngine) -> None:
