@@ -7,6 +7,7 @@
 | `tables`       | a store as tables                                                   |
 | `plan`         | DuckDB's plan as the part of each table that a query reads          |
 | `filters`      | the filters of a plan as values and ranges                          |
+| `known_lookups`| lookups that need no plan for the next key                          |
 | `messages`     | frames between the server and a query process                       |
 | `places`       | how many statements run, in all and of one caller                   |
 | `pool`         | the query processes of a server                                     |

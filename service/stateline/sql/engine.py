@@ -51,6 +51,7 @@ class SqlEngine:
         self._database, self._lookups = _locked(memory_bytes - lookups_bytes), _locked(lookups_bytes)
         self._connection = self._database.cursor()
         self._feeds: dict[str, Feed] = {}  # of the lookups' views
+        self._last_lookup: tuple[str, duckdb.Statement] | None = None
 
     def use_tables(self, tables: Sequence[SqlTable]) -> None:
         """Replace the tables, for all statements that follow. A table that DuckDB refuses is not there."""
@@ -84,11 +85,21 @@ class SqlEngine:
             plan = self._plan()
             reads = tuple(table_reads(plan, self._tables))
             names_keys = bool(reads) and all(read.keys is not None for read in reads)
-            self._is_lookup = names_keys and not momentary and is_plain(plan)
-            if not self._is_lookup and not momentary:
+            is_lookup = names_keys and not momentary and is_plain(plan)
+            if not is_lookup and not momentary:
                 self._connection.execute("BEGIN TRANSACTION")
-        self._prepared = Prepared(reads, inner is not None)
+        self._prepared = Prepared(reads, inner is not None, is_lookup)
         return self._prepared
+
+    def prepare_lookup(self, sql: str, params: Params, table: str) -> None:
+        """Take a lookup in this table alone, which was planned before with another key. Raises like `prepare`."""
+        self._sql, self._params = sql, params
+        if self._last_lookup is None or self._last_lookup[0] != sql:
+            with self._clean_errors():
+                self._connection = self._database.cursor()
+                self._last_lookup = sql, self._one_select(sql)
+        self._statement = self._last_lookup[1]
+        self._prepared = Prepared((TableRead(0, table, (), keys=()),), is_lookup=True)
 
     def run(self, rows: Rows) -> Iterator[pa.RecordBatch | pa.Schema]:
         """Yield the schema of the result, then its rows. `rows` gives the rows of a read by its number, once.
@@ -101,9 +112,9 @@ class SqlEngine:
         self._connection.close()  # an open transaction is rolled back
 
     def _result(self, rows: Rows) -> Iterator[pa.RecordBatch | pa.Schema]:
-        reads = self._prepared.reads
+        reads, is_lookup = self._prepared.reads, self._prepared.is_lookup
         is_bounded = all(read.keys is not None for read in reads)
-        feeds = {each.number: self._feeds[each.table] if self._is_lookup else self._view(each) for each in reads}
+        feeds = {each.number: self._feeds[each.table] if is_lookup else self._view(each) for each in reads}
         for number, feed in feeds.items():
             feed.begin(number, rows)
         try:
@@ -112,7 +123,7 @@ class SqlEngine:
                 for number, feed in feeds.items():
                     if number not in streamed:
                         feed.load()
-                reader, types = self._looked_up() if self._is_lookup else self._ran()
+                reader, types = self._looked_up() if is_lookup else self._ran()
                 yield _typed(reader.schema, types)
                 yield from reader
         except InvalidArgumentError:

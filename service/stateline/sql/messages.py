@@ -19,7 +19,7 @@ from uuid import UUID
 import orjson
 import pyarrow as pa
 
-from stateline.sql.plan import TableRead
+from stateline.sql.plan import Prepared, TableRead
 from stateline.sql.tables import SqlTable
 from stateline_store import InvalidArgumentError
 
@@ -31,7 +31,7 @@ server's to say."""
 
 
 class Kind(IntEnum):
-    """The kind of a frame. The first seven go to the query process."""
+    """The kind of a frame. The first eight go to the query process."""
 
     TABLES = 1
     PREPARE = 2
@@ -40,6 +40,7 @@ class Kind(IntEnum):
     ROWS_END = 5
     ROWS_FAILED = 6
     DROP = 7
+    LOOKUP = 8
     READY = 16
     PREPARED = 17
     PULL = 18
@@ -61,29 +62,31 @@ def tables_payload(tables: Sequence[SqlTable]) -> bytes:
     )
 
 
-def read_tables(payload: bytes) -> list[SqlTable]:
+def read_tables(payload: bytes | bytearray) -> list[SqlTable]:
     return [
         SqlTable(each["name"], pa.ipc.read_schema(pa.py_buffer(base64.b64decode(each["schema"]))), each["kind"])
         for each in orjson.loads(payload)
     ]
 
 
-def statement_payload(sql: str, params: Sequence[Any] | Mapping[str, Any] | None) -> bytes:
-    """Raises `InvalidArgumentError` for parameters that JSON does not have."""
+def statement_payload(sql: str, params: Sequence[Any] | Mapping[str, Any] | None, table: str | None = None) -> bytes:
+    """Return a statement, with the table of a lookup. Raises `InvalidArgumentError` for parameters that JSON does not
+    have."""
     try:
-        return json.dumps({"sql": sql, "params": params}).encode()  # orjson knows 64 bits alone
+        return json.dumps({"sql": sql, "params": params, "table": table}).encode()  # orjson knows 64 bits alone
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"The parameters cannot be sent ({error}). Give JSON values.") from error
 
 
-def reads_payload(reads: Sequence[TableRead], *, is_explain: bool) -> bytes:
+def prepared_payload(prepared: Prepared) -> bytes:
     """Values of keys are text: of bytes in base64, of times in ISO 8601."""
-    return orjson.dumps({"explain": is_explain, "reads": [asdict(read) for read in reads]}, default=_as_text)
+    reads = [asdict(read) for read in prepared.reads]
+    told = {"explain": prepared.is_explain, "lookup": prepared.is_lookup, "reads": reads}
+    return orjson.dumps(told, default=_as_text)
 
 
-def read_reads(payload: bytes, tables: Sequence[SqlTable]) -> tuple[tuple[TableRead, ...], bool]:
-    """Return the reads of these tables, and whether the statement is EXPLAIN. Raises `ValueError` and `KeyError` for
-    other payloads."""
+def read_prepared(payload: bytes, tables: Sequence[SqlTable]) -> Prepared:
+    """Return the plan over these tables. Raises `ValueError` and `KeyError` for other payloads."""
     given = orjson.loads(payload)
     kinds = {table.name: table.columns for table in tables}
     reads = []
@@ -93,7 +96,7 @@ def read_reads(payload: bytes, tables: Sequence[SqlTable]) -> tuple[tuple[TableR
         each["keys"] = None if each["keys"] is None else tuple(map(read, each["keys"]))
         each["lower"], each["upper"] = (None if each[n] is None else read(each[n]) for n in ("lower", "upper"))
         reads.append(TableRead(**each))
-    return tuple(reads), bool(given["explain"])
+    return Prepared(tuple(reads), bool(given["explain"]), bool(given["lookup"]))
 
 
 def _as_text(value: Any) -> str:

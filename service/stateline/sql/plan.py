@@ -83,10 +83,12 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A planned statement. If `is_explain`, the plan is all that is wanted."""
+    """A planned statement. If `is_explain`, the plan is all that is wanted. `is_lookup`: it reads the rows of named
+    keys, and has no more rows than these."""
 
     reads: tuple[TableRead, ...]
     is_explain: bool = False
+    is_lookup: bool = False
 
 
 def table_reads(plan: str, tables: Sequence[SqlTable]) -> list[TableRead]:

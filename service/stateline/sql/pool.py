@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from stateline.sql.known_lookups import KnownLookups
 from stateline.sql.places import Places
 from stateline.sql.session import QuerySession, ServedProcess
 from stateline_store import NotReadyError
@@ -32,6 +33,7 @@ class QueryProcesses:
     def __init__(self, places: Places, memory_bytes: int) -> None:
         self._places = places
         self._memory_bytes = memory_bytes
+        self._lookups = KnownLookups()
         self._idle: list[ServedProcess] = []
         self._spares: set[asyncio.Task[bool]] = set()
         self._is_stopped = False
@@ -70,9 +72,8 @@ class QueryProcesses:
         try:
             async with self._places.place(caller, end):
                 process = await self._take(end + _START_S)
-                session = QuerySession(
-                    process, deadline_s, loop.time() + deadline_s
-                )  # its start is not the statement's time
+                end = loop.time() + deadline_s  # its start is not the statement's time
+                session = QuerySession(process, deadline_s, end, self._lookups)
                 try:
                     yield session
                 finally:

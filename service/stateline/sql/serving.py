@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from stateline.sql.engine import SqlEngine
-from stateline.sql.messages import HEADER, Kind, frame, read_tables, reads_payload
+from stateline.sql.messages import HEADER, Kind, frame, prepared_payload, read_tables
 from stateline.sql.tables import SqlTable
 from stateline_store import InvalidArgumentError
 
@@ -30,7 +30,7 @@ class QueryProcess:
     def __init__(self, connection: socket.socket, memory_bytes: int) -> None:
         self._socket = connection
         self._engine = SqlEngine(memory_bytes)
-        self._given: dict[int, bytes] = {}
+        self._given: dict[int, bytes | bytearray] = {}
 
     def warm_up(self) -> None:
         """Run a statement, so that everything it imports is imported."""
@@ -47,21 +47,26 @@ class QueryProcess:
     def serve(self) -> None:
         """Answer until the socket closes."""
         while (message := self._receive()) is not None:
-            kind, _, payload = message
+            kind, number, payload = message
             if kind == Kind.TABLES:
                 self._engine.use_tables(read_tables(payload))
-            elif kind == Kind.PREPARE:
-                self._answer(payload)
+            elif kind in (Kind.PREPARE, Kind.LOOKUP):
+                self._answer(payload, number, is_known=kind == Kind.LOOKUP)
 
-    def _answer(self, payload: bytes) -> None:
+    def _answer(self, payload: bytes | bytearray, whole: int, *, is_known: bool) -> None:
+        """`whole` reads follow a lookup whose plan `is_known`. Of other statements, RUN says how many."""
         try:
             given = json.loads(payload)
-            prepared = self._engine.prepare(given["sql"], given["params"])
-            self._send(Kind.PREPARED, reads_payload(prepared.reads, is_explain=prepared.is_explain))
-            if (message := self._receive()) is None or message[0] != Kind.RUN:
-                return
+            if is_known:
+                self._engine.prepare_lookup(given["sql"], given["params"], given["table"])
+            else:
+                prepared = self._engine.prepare(given["sql"], given["params"])
+                self._send(Kind.PREPARED, prepared_payload(prepared))
+                if (message := self._receive()) is None or message[0] != Kind.RUN:
+                    return
+                whole = message[1]
             self._given = {}
-            for _ in range(message[1]):
+            for _ in range(whole):
                 if (rows := self._receive()) is None:
                     return
                 self._given[rows[1]] = rows[2]
@@ -83,7 +88,7 @@ class QueryProcess:
         batches: Iterable[pa.RecordBatch] = pa.ipc.open_stream(_Source(self, number))
         return batches
 
-    def pull(self, number: int) -> bytes:
+    def pull(self, number: int) -> bytes | bytearray:
         """Return the next bytes of a read, none at its end. Bytes that came with RUN are all of it."""
         if (given := self._given.get(number)) is not None:
             self._given[number] = b""
@@ -99,21 +104,21 @@ class QueryProcess:
     def _send(self, kind: Kind, payload: bytes = b"", number: int = 0) -> None:
         self._socket.sendall(frame(kind, payload, number))
 
-    def _receive(self) -> tuple[int, int, bytes] | None:
+    def _receive(self) -> tuple[int, int, bytes | bytearray] | None:
         if (header := self._read(HEADER.size)) is None:
             return None
         length, kind, number = HEADER.unpack(header)
         payload = self._read(length)
         return None if payload is None else (kind, number, payload)
 
-    def _read(self, length: int) -> bytes | None:
+    def _read(self, length: int) -> bytearray | None:
         data = bytearray(length)
         view = memoryview(data)
         while view:
             if not (count := self._socket.recv_into(view)):
                 return None
             view = view[count:]
-        return bytes(data)
+        return data
 
 
 class _Source(io.RawIOBase):
@@ -128,7 +133,11 @@ class _Source(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> bytes | memoryview:  # of buffers, pyarrow makes no copy
+        """Return the next bytes, without a copy if they are of one part."""
+        if 0 <= size <= len(self._rest):
+            part, self._rest = self._rest[:size], self._rest[size:]
+            return part
         parts: list[bytes | memoryview] = []
         missing = size if size >= 0 else sys.maxsize
         while missing and not self._is_over:

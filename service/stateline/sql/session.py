@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from stateline.problem_kinds import ERROR_CLASSES
+from stateline.sql.known_lookups import KnownLookups
 from stateline.sql.messages import (
     HEADER,
     MOST_BYTES,
     Kind,
     frame,
-    read_reads,
+    read_prepared,
     statement_payload,
     tables_payload,
 )
@@ -107,8 +108,8 @@ class ServedProcess:
             self.process.kill()
         self.writer.close()
 
-    async def write(self, frames: bytes) -> None:
-        self.writer.write(frames)
+    async def write(self, *parts: bytes) -> None:
+        self.writer.writelines(parts)
         await self.writer.drain()
 
     async def receive(self, result_bytes: int = 0) -> tuple[int, int, bytes]:
@@ -123,13 +124,14 @@ class ServedProcess:
 class QuerySession:
     """One statement in a query process: `prepare`, then `run`."""
 
-    def __init__(self, process: ServedProcess, deadline_s: float, end: float) -> None:
-        self._process = process
+    def __init__(self, process: ServedProcess, deadline_s: float, end: float, lookups: KnownLookups) -> None:
+        self._process, self._lookups = process, lookups
         self._deadline_s, self.end_s = deadline_s, end
         self._timer = asyncio.get_running_loop().call_at(end, self._expire)
         self.is_expired = False
         self.is_clean = True  # the process waits for a statement
         self._is_planned = False
+        self._lookup: bytes | None = None  # its plan is known, and the process does not have it yet
         self._most_bytes = self._left_bytes = 0  # of the result
 
     async def close(self) -> None:
@@ -148,6 +150,12 @@ class QuerySession:
         Raises `InvalidArgumentError` for the statement, `SqlTooLargeError` for its memory, `SqlTimeoutError` at the
         deadline, `NotReadyError` if the process ended.
         """
+        if known := self._lookups.prepared(sql, params, tables):
+            self._lookup = statement_payload(sql, params, known.reads[0].table)
+            self.is_clean = False
+            await self._use_tables(tables)
+            self.is_clean = True
+            return known
         check_text(sql)
         payload = statement_payload(sql, params)
         self.is_clean = False
@@ -155,7 +163,9 @@ class QuerySession:
         await self._send(Kind.PREPARE, payload)
         _, _, payload = await self._receive(Kind.PREPARED)
         self._is_planned = True
-        return Prepared(*read_reads(payload, tables))
+        prepared = read_prepared(payload, tables)
+        self._lookups.note(sql, params, tables, prepared)
+        return prepared
 
     async def run(self, sources: Sources, most_bytes: int) -> AsyncIterator[bytes]:
         """Yield the result as an Arrow IPC stream in parts, the schema first. `sources` give the Arrow IPC stream of
@@ -168,9 +178,10 @@ class QuerySession:
         whole = {number: source for number, source in sources.items() if isinstance(source, bytes)}
         feeds = {number: _Feed(source) for number, source in sources.items() if not isinstance(source, bytes)}
         try:
-            self._is_planned = False
+            self._is_planned = self.is_clean = False
             rows = (frame(Kind.ROWS, stream, number) for number, stream in whole.items())
-            await self._write(b"".join((frame(Kind.RUN, number=len(whole)), *rows)))
+            begin = Kind.RUN if self._lookup is None else Kind.LOOKUP
+            await self._write(frame(begin, self._lookup or b"", len(whole)), *rows)
             while True:
                 kind, number, payload = await self._receive(Kind.PULL, Kind.RESULT, Kind.DONE)
                 if kind == Kind.PULL:
@@ -207,11 +218,11 @@ class QuerySession:
         await self._send(Kind.ROWS if part else Kind.ROWS_END, part, number)
 
     async def _send(self, kind: Kind, payload: bytes = b"", number: int = 0) -> None:
-        await self._write(frame(kind, payload, number))
+        await self._write(HEADER.pack(len(payload), kind, number), payload)
 
-    async def _write(self, frames: bytes) -> None:
+    async def _write(self, *parts: bytes) -> None:
         try:
-            await self._process.write(frames)
+            await self._process.write(*parts)
         except (ConnectionError, RuntimeError) as error:  # uvloop's for a transport that a kill has closed
             raise self._ended() from error
 

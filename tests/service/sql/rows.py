@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -112,6 +112,12 @@ def in_plain_duckdb(sql: str, rows: Mapping[str, Sequence[Row]]) -> list[dict[st
             connection.execute(f"CREATE TABLE {quoted(table.name)} AS SELECT {', '.join(columns)} FROM given")
         found: list[dict[str, Any]] = connection.sql(sql).to_arrow_table().to_pylist()
         return found
+
+
+def table_of(parts: Iterable[bytes]) -> list[dict[str, Any]]:
+    """Return the rows of a result's Arrow IPC stream."""
+    found: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
+    return found
 
 
 async def stream(given: pa.RecordBatch, times: int = 1) -> AsyncIterator[bytes]:

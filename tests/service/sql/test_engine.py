@@ -274,8 +274,7 @@ def test_lookups_leave_their_rows_to_no_other_statement(engine: SqlEngine) -> No
     ],
 )
 def test_a_lookup_reads_keys_and_joins_or_makes_no_rows(engine: SqlEngine, sql: str, is_lookup: bool) -> None:
-    engine.prepare(sql, None)
-    assert engine._is_lookup == is_lookup
+    assert engine.prepare(sql, None).is_lookup == is_lookup
     engine.end()
 
 

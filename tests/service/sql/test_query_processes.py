@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.sql.rows import BY_NAME, TABLES, batch, key_value, stream
+from service.sql.rows import BY_NAME, TABLES, batch, key_value, stream, table_of
 from stateline import serdes
 from stateline.sql.places import Places
 from stateline.sql.pool import QueryProcesses
@@ -48,9 +48,7 @@ async def processes(most: int = 1, memory_bytes: int = 1 << 28) -> AsyncIterator
 async def result(session: QuerySession, sql: str, params: Any = None, times: int = 1) -> list[dict[str, Any]]:
     prepared = await session.prepare(sql, params, TABLES)
     sources = {read.number: stream(batch(BY_NAME["texts"], TEXTS, read.columns), times) for read in prepared.reads}
-    parts = [part async for part in session.run(sources, MOST_BYTES)]
-    rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
-    return rows
+    return table_of([part async for part in session.run(sources, MOST_BYTES)])
 
 
 async def ask(pool: QueryProcesses, sql: str, deadline_s: float = DEADLINE_S, times: int = 1) -> list[dict[str, Any]]:
