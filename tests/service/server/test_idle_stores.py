@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.types import Scope
 
 from stateline.config.loading import load_config
+from stateline.deployment.unix_sockets import connected, trusted_users
+from stateline.server.contract.request_id import KEY
+from stateline.server.relay.frames import END, encode_request, read_frame
+from stateline.server.scan_process import _relayed
 from stateline.server.serving import Serving
 from support.processes.query_server import PARTITIONS, OwningWorker, make_app
 from support.run.patience import HANGING_S
@@ -69,3 +75,51 @@ async def test_a_store_that_nobody_asks_for_is_closed_and_opens_again(
         await serving.close()
     finally:
         worker.close()
+
+
+REQUEST: Scope = {
+    "method": "GET",
+    "raw_path": b"/v1/stores/aircraft/range",
+    "query_string": b"format=csv&isolation_level=read_committed",  # the worker answers read_uncommitted
+    "headers": [],
+    "client": None,
+    KEY: "",
+}
+
+
+async def test_the_scan_process_closes_what_is_idle_and_opens_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each secondary has its log open in a directory of its process. Files of stores say less: the worker of this test
+    opens and closes them, too."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (scratch := tmp_path / "scratch").mkdir()
+    worker = OwningWorker(tmp_path / "state")
+    app = make_app()
+    config = load_config(app.application_id, environment={}, overrides=[f"state.dir={tmp_path / 'state'}"])
+    try:
+        worker.put_all({f"N{number}": {"seats": number} for number in range(50)})
+        worker.commit()
+        async with _relayed(app, config):
+            assert open_files(scratch) == 0
+            for _ in range(2):
+                monkeypatch.setattr("stateline.server.state.store_watch._IDLE_S", HANGING_S)
+                assert await rows_of(worker.application) == 50
+                assert open_files(scratch) >= PARTITIONS
+                monkeypatch.setattr("stateline.server.state.store_watch._IDLE_S", 0.1)
+                await until(lambda: open_files(scratch) == 0)
+    finally:
+        worker.close()
+
+
+async def rows_of(application: Path) -> int:
+    """How many rows the scan process answers."""
+    (listening,) = (application / "servers").glob("*.scans-*.sock")
+    connection = connected(listening, trusted_users(application))
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    writer.write(encode_request(REQUEST, b""))
+    while (frame := await read_frame(reader)).kind != END:
+        pass
+    writer.close()
+    return frame.rows
