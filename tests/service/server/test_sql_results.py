@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import duckdb
@@ -60,6 +62,49 @@ def test_a_time_beyond_the_years_of_python_is_that_time(value: str, shown: str) 
     connection.execute("SET TimeZone = 'UTC'")
     table = connection.execute(f"SELECT {value} AS v").to_arrow_table()
     assert json.loads(rendered(table, JSON, None)) == [{"v": shown}]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_are_those_of_python(unit: str, zone: str | None) -> None:
+    first, last = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)
+    chosen = random.Random(1)
+    spread = [first + timedelta(microseconds=chosen.randrange((last - first) // timedelta(microseconds=1)))
+              for _ in range(300)]  # fmt: skip
+    near = [datetime(1970, 1, 1) + timedelta(microseconds=each) for each in (-1, 0, 1, 999_999, 10**6, 10**9 + 10**5)]
+    step = timedelta(seconds=1) / {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    times = [first + (each - first) // step * step for each in (first, last, *near, *spread)]
+    times = [each.replace(tzinfo=None if zone is None else UTC) for each in times]
+    table = pa.table({"t": pa.array([*times, None], pa.timestamp(unit, zone))})
+    shown = [json.loads(line)["t"] for line in rendered(table, NDJSON, None).splitlines()]
+    assert shown == [*(each.isoformat() for each in times), None]
+    cells = [cell for (cell,) in csv.reader(io.StringIO(rendered(table, CSV, None).decode()[:-2]))][1:]
+    assert cells == [*(each.isoformat() for each in times), ""]
+
+
+def test_cells_are_those_of_python() -> None:
+    rows = [
+        {
+            "f": 1e300,
+            "i": -(2**63),
+            "b": True,
+            "s": 'a, "b"',
+            "d": date(1, 1, 1),
+            "t": time(1, 2, 3, 400),
+            "x": b"\xff",
+        },
+        {"f": float("nan"), "i": 0, "b": False, "s": "", "d": None, "t": None, "x": b""},
+        dict.fromkeys("fibsdtx"),
+        {"f": 0.1, "i": 7, "b": None, "s": "=1", "d": date(9999, 12, 31), "t": time(), "x": b"ab"},
+    ]
+    assert rendered(pa.Table.from_pylist(rows), CSV, None).decode().split("\r\n") == [
+        "f,i,b,s,d,t,x",
+        '1e+300,-9223372036854775808,true,"a, ""b""",0001-01-01,01:02:03.000400,_w',
+        "nan,0,false,,,,",
+        ",,,,,,",
+        "0.1,7,,=1,9999-12-31,00:00:00,YWI",
+        "",
+    ]
 
 
 def test_a_row_of_ndjson_is_one_line_whatever_is_stored() -> None:
