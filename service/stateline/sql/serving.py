@@ -54,7 +54,7 @@ class QueryProcess:
                 self._answer(payload, number, is_known=kind == Kind.LOOKUP)
 
     def _answer(self, payload: bytes | bytearray, whole: int, *, is_known: bool) -> None:
-        """`whole` reads follow a lookup whose plan `is_known`. Of other statements, RUN says how many."""
+        """`whole` reads follow a lookup whose plan `is_known`. RUN says how many follow another statement."""
         try:
             given = json.loads(payload)
             if is_known:

@@ -51,7 +51,7 @@ class SqlRequest:
 
     @property
     def text(self) -> str:
-        """What its errors may quote: the statement and its parameters."""
+        """Return the statement and its parameters. Its errors may quote them."""
         return f"{self.sql}\n{json.dumps(self.params, ensure_ascii=False)}"
 
     @property
