@@ -14,10 +14,10 @@ from typing import Any
 from stateline.sql.plan import Prepared, TableRead
 from stateline.sql.tables import SqlTable
 
-# The words keep a nested SELECT out, `$` and `?` a second parameter.
+# The words keep a nested SELECT out, `$` and `?` a second parameter. Nothing is tried again, as in `statement`.
 _FORM = re.compile(
-    r"\s*SELECT\b(?P<shown>(?:(?!\b(?:SELECT|FROM|TABLE|VALUES)\b)[^$?;])+)\bFROM\s+(?:\w+|\"[^\"]+\")"
-    r"(?:\s+(?:AS\s+)?\w+)?\s+WHERE\s+(?:\w+\.)?key\s*=\s*(?:\$1|\?)\s*;?\s*",
+    r"\s*+SELECT\b(?P<shown>(?:(?!\b(?:SELECT|FROM|TABLE|VALUES)\b)[^$?;])++)\bFROM\s++(?:\w++|\"[^\"]++\")"
+    r"(?:\s++(?:AS\s++)?(?!WHERE\b)\w++)?+\s++WHERE\s++(?:\w++\.)?+key\s*+=\s*+(?:\$1|\?)\s*+;?+\s*+",
     re.IGNORECASE,
 )
 _KINDS = {"VARCHAR": str, "INTEGER": int, "BIGINT": int}  # whose values and parameters are equal in Python, too

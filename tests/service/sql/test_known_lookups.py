@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -104,6 +105,18 @@ def test_a_plan_is_known_for_its_own_tables_alone(engine: SqlEngine) -> None:
     known = noted(engine, KNOWN[0], ["a"])
     others: list[SqlTable] = [*TABLES]
     assert known.prepared(KNOWN[0], ["b"], others) is None
+
+
+@pytest.mark.parametrize("gap", [8, 9, 10, 11])
+def test_a_long_text_takes_no_longer_than_its_length(engine: SqlEngine, gap: int) -> None:
+    """A pattern that tries spaces again takes seconds."""
+    words = ["SELECT", "value", "FROM", "texts", "AS", "t", "WHERE", "t.key", "=", "$1", "LIMIT", "1"]
+    sql = " ".join(words[:gap]) + " " * 15_000 + " ".join(words[gap:])
+    prepared = engine.prepare(sql, ["a"])
+    engine.end()
+    began_s = time.thread_time()
+    KnownLookups().note(sql, ["a"], TABLES, prepared)
+    assert time.thread_time() - began_s < 0.5
 
 
 def test_few_texts_are_kept(engine: SqlEngine) -> None:
