@@ -97,8 +97,15 @@ class SqlAnswer:
 
     def polars(self) -> pl.DataFrame:
         """Return the rows as a DataFrame of Polars, with the types of `pandas`. Raises `ConfigurationError` if Polars
-        is not installed."""
-        frame: pl.DataFrame = installed("polars").from_arrow(_plain(self.table))
+        is not installed, and `InvalidArgumentError` for intervals with months, which Polars does not have."""
+        polars, table = installed("polars"), _plain(self.table)
+        for field in table.schema:
+            if "month_day_nano_interval" in str(field.type):  # it may be nested
+                raise InvalidArgumentError(
+                    f"The column {field.name!r} has intervals with months, and Polars has no type for them. Cast the "
+                    "column to text in the statement (::text), or use pandas()."
+                )
+        frame: pl.DataFrame = polars.from_arrow(table)
         return frame
 
 

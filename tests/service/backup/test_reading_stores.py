@@ -71,6 +71,7 @@ def test_partitions_are_read_one_by_one(kinds: Kinds, url: str) -> None:
     each = [batch for number in store.partitions for batch in store.batches([number])]
     assert pa.Table.from_batches(each, store.schema).equals(store.to_arrow())
     assert store.to_pandas()["key"].tolist() == store.to_arrow()["key"].to_pylist()
+    assert store.to_polars().to_dicts() == store.to_arrow().to_pylist()
     with pytest.raises(DoesNotExistError, match="no partition 3"):
         next(store.batches([3]))
 

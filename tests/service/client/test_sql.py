@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import UUID
 
 import httpx
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -160,7 +160,7 @@ def test_terms_are_those_of_the_client_unless_the_statement_has_its_own(server: 
         connect(server, partitions=[0]).sql("select 1")
 
 
-def test_rows_are_tables_of_arrow_and_pandas(client: Client) -> None:
+def test_rows_are_tables_of_arrow_pandas_and_polars(client: Client) -> None:
     answer = client.sql(
         "select key, (value->>'seats')::int as seats, sum((value->>'serial')::hugeint) as serial,"
         " sum((value->>'seats')::int) as n from aircraft where key < 'N03' group by all order by key"
@@ -169,6 +169,23 @@ def test_rows_are_tables_of_arrow_and_pandas(client: Client) -> None:
     frame = answer.pandas()
     assert list(frame["seats"]) == [0, 1, 2]
     assert (str(frame["n"].dtype), list(frame["serial"])) == ("int64", [2**70, 2**70 + 1, 2**70 + 2])
+    of_polars = answer.polars()
+    assert of_polars.columns == ["key", "seats", "serial", "n"]
+    assert of_polars.schema["n"] == pl.Int64
+    assert of_polars.rows() == [tuple(row.values()) for row in frame.to_dict("records")]
+    twice = client.sql("select 1 as n, 2 as n").polars()
+    assert twice.to_dicts() == [{"n": 1, "n_1": 2}]
+
+
+def test_intervals_are_durations_of_polars_unless_they_have_months(client: Client) -> None:
+    frame = client.sql("select interval '-3 seconds' as back, null::interval as nothing").polars()
+    assert frame.schema == {"back": pl.Duration("us"), "nothing": pl.Duration("us")}
+    assert frame.rows() == [(timedelta(seconds=-3), None)]
+    for column in ("interval 14 months", "[interval 14 months]"):
+        answer = client.sql(f"select {column} as month")
+        with pytest.raises(InvalidArgumentError, match=r"'month' has intervals with months.*Cast the column to text"):
+            answer.polars()
+    assert client.sql("select (interval 14 months)::text as month").polars().rows() == [("1 year 2 months",)]
 
 
 def test_differences_of_times_are_timedeltas_of_pandas_unless_they_have_months(client: Client) -> None:
@@ -188,9 +205,7 @@ def test_differences_of_times_are_timedeltas_of_pandas_unless_they_have_months(c
 def test_a_package_that_is_not_there_is_named_with_its_installation(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = client.sql("select 1 as n, 2 as n")
-    monkeypatch.setitem(sys.modules, "polars", SimpleNamespace(from_arrow=lambda table: table.to_pydict()))
-    assert answer.polars() == {"n": [1], "n_1": [2]}
+    answer = client.sql("select 1 as n")
     for package in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ConfigurationError, match=f"pip install {package}"):
