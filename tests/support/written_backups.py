@@ -24,10 +24,13 @@ def write_backup(
     store: str,
     partitions: Mapping[int, Iterable[tuple[bytes, bytes]]],
     tuning: Tuning = DEFAULT_TUNING,
+    *,
+    key_type: str = "string",
+    value_type: str = "string",
 ) -> None:
-    """Write a backup of a store with these rows: of keys and values of type string, in a key-value store."""
+    """Write a backup of a key-value store with these rows."""
     parts = [_linked(root, store, partition, rows, tuning) for partition, rows in partitions.items()]
-    told = {"kind": "key_value", "key_type": "string", "value_type": "string", "partitions": len(parts)}
+    told = {"kind": "key_value", "key_type": key_type, "value_type": value_type, "partitions": len(parts)}
     at_ms = now_ms()
     copy = StoreCopy.of("here", {}, parts, root / "linked")
     backup = Backup(backup_id(at_ms), "node", "app", at_ms, "", {store: told}, {}, {}, {}, copy)

@@ -33,6 +33,7 @@ from stateline.spark.reading.source_options import (
     CONNECTION,
     distinct_keys,
     named,
+    refuse_both_signs,
     row_options,
     spelled,
     store_of,
@@ -137,6 +138,7 @@ def _selection(
     key, only = definition.key, None
     from_ms, to_ms, as_of = (_time_ms(bounds.get(name)) for name in ("from", "to", "as_of"))
     check_times(definition, has_times=from_ms is not None or to_ms is not None, as_of=as_of)
+    refuse_both_signs(bounds, key.name)
     ends = (key_of_text(key, bounds[name]) if name in bounds else None for name in ("lower", "upper", "prefix"))
     if keys is not None:
         stored = {key.from_json(each) for each in distinct_keys(keys, definition.name, key.name)}

@@ -10,7 +10,6 @@ Executors need this package, pyarrow and pyspark, but not the application: the s
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,7 +25,7 @@ from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.lease import keep_while_driver_lives, renew
 from stateline.spark.reading.row_types import RowShape, check_columns
-from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces
+from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces, refuse_both_signs
 from stateline_store.errors import CursorExpiredError, DoesNotExistError, InvalidArgumentError, NotReadyError
 from stateline_store.layout import plain_kind
 
@@ -46,7 +45,6 @@ class RowsPartition(InputPartition):
     split: str | None = None
 
 
-_INTEGER = re.compile(r"-?[0-9]+")
 _ASKED_AT_ONCE = 8  # partitions: a server may replay logs for the first question
 
 # The kinds of stores that have these times.
@@ -67,18 +65,8 @@ def described(options: SourceOptions) -> dict[str, Any]:
                 f"{found['kind']}: leave it out."
             )
     distinct_keys(options.keys or (), options.store, found["key_type"])
-    if found["key_type"] in ("int32", "int64"):
-        _refuse_both_signs(options.bounds)
+    refuse_both_signs(options.bounds, found["key_type"])
     return found
-
-
-def _refuse_both_signs(bounds: Mapping[str, str]) -> None:
-    lower, upper = (bounds.get(name, "") for name in ("lower", "upper"))
-    if _INTEGER.fullmatch(lower) and _INTEGER.fullmatch(upper) and int(lower) < 0 <= int(upper):
-        raise InvalidArgumentError(
-            f"lower={lower} and upper={upper}: nothing is between them, for keys are compared as bytes, and negative "
-            f"numbers come behind the others. Read from {lower} to -1, and from 0 to {upper}."
-        )
 
 
 class SnapshotReader(DataSourceReader):

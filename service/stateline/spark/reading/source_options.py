@@ -265,6 +265,21 @@ def distinct_keys(keys: Iterable[Any], store: str, key_type: str) -> tuple[Any, 
     return tuple(found.values())
 
 
+def refuse_both_signs(bounds: Mapping[str, str], key_type: str) -> None:
+    """Raise `InvalidArgumentError` if these bounds of numbers have no stored keys between them."""
+    if key_type not in ("int32", "int64", "float64") or not {"lower", "upper"} <= bounds.keys():
+        return
+    serde, lower, upper = _SERDES[key_type], bounds["lower"], bounds["upper"]
+    first, last = serde.parse_text(lower), serde.parse_text(upper)
+    if serde.deserialize(first) <= serde.deserialize(last) and first > last:
+        is_double = key_type == "float64"
+        raise InvalidArgumentError(
+            f"lower={lower} and upper={upper} have no keys between them: keys are compared as bytes, and negative "
+            f"numbers come after the others{', the least one last' if is_double else ''}. "
+            f"{'Read all keys, and filter them.' if is_double else f'Read from {lower} to -1, and from 0 to {upper}.'}"
+        )
+
+
 def in_pieces(keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield these keys in as many requests as they need."""
     piece: list[Any] = []

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
@@ -16,8 +20,11 @@ from stateline.backup.cut import BackupCut, find_cut
 from stateline.backup.location import BackupLocation
 from stateline.spark.reading.backup_reader import BackupReader, columns_of
 from stateline.spark.reading.source import StatelineSource
+from stateline.spark.reading.source_options import refuse_both_signs
+from stateline_store import InvalidArgumentError
 from stateline_store.rocksdb.options import Tuning
 from support.apps.matrix_app import PARTITIONS
+from support.processes.query_server import OwningWorker
 from support.spark.on_cluster import Cluster
 from support.written_backups import write_backup
 
@@ -85,6 +92,52 @@ def test_times_are_bounded_as_over_http(session: SparkSession, kinds: Kinds, url
         expected = rows(read(session, kinds.url, store, **options))
         assert 0 < len(expected) < len(kinds.expected(store))
         assert as_counted(rows(frame(session, url, store, **options))) == as_counted(expected)
+
+
+_SIGNED = [*range(-7, 8), 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [("-5", "5"), ("-5", "-1"), ("0", "5"), ("5", "-5"), ("5", "1"), ("-1", "-5"), ("-5", ""), ("", "5"), ("x", "5")],
+    ids=str,
+)
+def test_bounds_of_integers_of_both_signs_mean_the_same_as_over_http(
+    session: SparkSession, client: httpx.Client, worker: OwningWorker, tmp_path: Path, bounds: tuple[str, str]
+) -> None:
+    stored = [number.to_bytes(8, "big", signed=True) for number in _SIGNED]
+    worker.run(lambda: [*map(worker.stores["counts", 0].put, stored, stored)])
+    worker.commit()
+    url = str(tmp_path / "b")
+    write_backup(tmp_path, url, "counts", {0: [(each, each) for each in stored]}, key_type="int64", value_type="int64")
+    options = {name: each for name, each in zip(("lower", "upper"), bounds, strict=True) if each}
+
+    def found(frame: Callable[..., DataFrame], url: str) -> Any:
+        try:
+            return sorted(row.key for row in frame(session, url, "counts", **options).collect())
+        except PySparkException as error:
+            return str(error).partition("Error: ")[2]
+
+    assert found(frame, url) == found(read, str(client.base_url))
+
+
+@pytest.mark.parametrize(
+    ("key_type", "lower", "upper", "is_refused"),
+    [
+        ("int32", "-1", "0", True),
+        ("int32", "1", "-1", False),
+        ("float64", "-0.5", "0", True),
+        ("float64", "-2", "-1.5", True),
+        ("float64", "-1.5", "-2", False),
+        ("float64", "NaN", "1", False),
+        ("string", "-1", "1", False),
+    ],
+)
+def test_bounds_of_numbers_without_keys_between_them_are_refused(
+    key_type: str, lower: str, upper: str, is_refused: bool
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="no keys between") if is_refused else nullcontext():
+        refuse_both_signs({"lower": lower, "upper": upper}, key_type)
 
 
 def test_a_frame_is_of_one_backup_however_often_it_is_read(session: SparkSession, kinds: Kinds, url: str) -> None:
