@@ -1,4 +1,5 @@
-"""Reads RocksDB's manifest: which write-ahead logs are needed, and up to where the tables hold everything.
+"""Reads RocksDB's manifest: which write-ahead logs are needed, and up to where the tables hold everything. The module
+`manifest_tables` lists the tables.
 
 A manifest is a log (`log_records.py`) of version edits, each a list of fields (db/version_edit.cc):
 
@@ -10,14 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from stateline_store.rows.log_records import BLOCK_BYTES, UnreadableLogError, read_records
 
-_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _MIN_LOG_TO_KEEP, _NEW_FILE = 2, 3, 4, 10, 103
-_COLUMN_FAMILY, _ATOMIC_GROUP = 200, 300
+_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _MIN_LOG_TO_KEEP = 2, 3, 4, 10
+DELETED_FILE, NEW_FILE, COLUMN_FAMILY, ATOMIC_GROUP = 6, 103, 200, 300
 _IGNORABLE = 1 << 13
 _FAMILIES = frozenset((0, 1))  # the numbers of `default` and `offsets`, in the order in which a store makes them
-_FILES = (5, 6, _NEW_FILE)
+_FILES = (5, DELETED_FILE, NEW_FILE)
 _END_OF_FILE_FIELDS = 1
 # The content behind a tag: n a number (varint), b a length and as many bytes.
 _CONTENT = {
@@ -26,16 +28,18 @@ _CONTENT = {
     _NEXT_FILE: "n",
     _LAST_SEQUENCE: "n",
     5: "nb",  # compaction cursor: level, key
-    6: "nn",  # deleted file: level, number
+    DELETED_FILE: "nn",  # level, number
     9: "n",  # previous log number
     _MIN_LOG_TO_KEEP: "n",
-    _NEW_FILE: "nnnbbnn",  # level, number, size, smallest key, largest key, smallest and largest sequence; more fields
-    _COLUMN_FAMILY: "n",
+    NEW_FILE: "nnnbbnn",  # level, number, size, smallest key, largest key, smallest and largest sequence; more fields
+    COLUMN_FAMILY: "n",
     201: "b",  # a column family is added: its name
     202: "",  # dropped
     203: "n",  # largest column family
-    _ATOMIC_GROUP: "n",  # edits of this group that follow
+    ATOMIC_GROUP: "n",  # edits of this group that follow
 }
+Fields: TypeAlias = list[tuple[int, list[Any]]]
+"""The fields of an edit in their order: tag, and numbers and bytes as in `_CONTENT`."""
 
 
 @dataclass(slots=True)
@@ -64,8 +68,8 @@ class Manifest:
         self.last_sequence = max(self.last_sequence, edit.get(_LAST_SEQUENCE, 0))
         self._least_log = max(self._least_log, edit.get(_MIN_LOG_TO_KEEP, 0))
         if (log := edit.get(_LOG_NUMBER)) is not None:
-            self._logs[edit.get(_COLUMN_FAMILY, 0)] = log
-            if _NEW_FILE in edit and _NEXT_FILE in edit:  # without the latter: how things were when the manifest began
+            self._logs[edit.get(COLUMN_FAMILY, 0)] = log
+            if NEW_FILE in edit and _NEXT_FILE in edit:  # without the latter: how things were when the manifest began
                 self.flushed_log = max(self.flushed_log, log)
 
 
@@ -96,7 +100,7 @@ def _read_from(path: Path, start: int) -> Manifest:
         for record, _ in read_records(path, start=start):
             edit = _edit(record)
             group.append(edit)
-            if not edit.get(_ATOMIC_GROUP):  # all of a group or, when its end is missing, none
+            if not edit.get(ATOMIC_GROUP):  # all of a group or, when its end is missing, none
                 for each in group:
                     manifest.apply(each)
                 group.clear()
@@ -117,13 +121,37 @@ def _edit(record: bytes) -> dict[int, int]:
             if tag in _FILES and _LOG_NUMBER not in edit:
                 break
             edit[tag], at = _skim(record, at, "b" if tag & _IGNORABLE else _CONTENT[tag])
-            if tag == _NEW_FILE:
-                while record[at] != _END_OF_FILE_FIELDS:  # tags of these have one byte
-                    _, at = _skim(record, at + 1, "b")
-                at += 1
+            if tag == NEW_FILE:
+                at = _behind_file(record, at)
     except (IndexError, KeyError) as error:
         raise ValueError(f"an edit of the manifest cannot be read: {error!r}") from error
     return edit
+
+
+def read_fields(record: bytes) -> Fields:
+    """Return all fields of an edit. Raises `ValueError` for unknown content."""
+    found, at = Fields(), 0
+    try:
+        while at < len(record):
+            tag, at = _number(record, at)
+            values: list[Any] = []
+            for each in "b" if tag & _IGNORABLE else _CONTENT[tag]:
+                number, at = _number(record, at)
+                values.append(number if each == "n" else record[at : at + number])
+                at += 0 if each == "n" else number
+            if tag == NEW_FILE:
+                at = _behind_file(record, at)
+            found.append((tag, values))
+    except (IndexError, KeyError) as error:
+        raise ValueError(f"an edit of the manifest cannot be read: {error!r}") from error
+    return found
+
+
+def _behind_file(record: bytes, at: int) -> int:
+    """Return the end of a file's further fields, which begin here. Their tags have one byte."""
+    while record[at] != _END_OF_FILE_FIELDS:
+        _, at = _skim(record, at + 1, "b")
+    return at + 1
 
 
 def _skim(record: bytes, at: int, content: str) -> tuple[int, int]:

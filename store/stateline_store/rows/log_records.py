@@ -1,4 +1,4 @@
-"""Reads records of RocksDB's log format, the format of its write-ahead logs and its manifest (db/log_format.h).
+"""Reads and appends records of RocksDB's log format, that of its write-ahead logs and its manifest (db/log_format.h).
 
     file     := block*                                            32768 bytes each, the last one may be shorter
     block    := fragment* trailer                                 a trailer of less than 7 bytes is zeros
@@ -73,14 +73,33 @@ def read_records(path: Path, start: int = 0, *, checked: bool = False) -> Iterat
             before += len(block)
 
 
+def append_record(path: Path, record: bytes) -> None:
+    """Append a record to this log, which ends with a whole one. Nothing is synced. Raises `OSError`."""
+    with path.open("ab") as file:
+        at, begin, end, is_next = file.tell() % BLOCK_BYTES, 0, -1, False
+        while end < len(record):
+            if BLOCK_BYTES - at < _HEADER_BYTES:
+                file.write(bytes(BLOCK_BYTES - at))
+                at = 0
+            end = min(len(record), begin + BLOCK_BYTES - at - _HEADER_BYTES)
+            kind = ((_WHOLE, _FIRST), (_LAST, _MIDDLE))[is_next][end < len(record)]
+            behind = bytes([kind]) + record[begin:end]
+            file.write(_masked(crc32c(behind)).to_bytes(_CHECKSUM_BYTES, "little"))
+            file.write((end - begin).to_bytes(2, "little") + behind)
+            at, begin, is_next = at + _HEADER_BYTES + end - begin, end, True
+
+
 def _is_intact(block: bytes, at: int) -> bool:
-    """Return whether a whole fragment begins here, by its checksum (util/crc32c.h: of its type and the bytes behind,
-    masked)."""
+    """Return whether a whole fragment begins here, by its checksum: of its type and the bytes behind."""
     length, kind = _FRAGMENT.unpack_from(block, at + _CHECKSUM_BYTES)
     end = at + _HEADER_BYTES + length + (4 if kind in _RECYCLED else 0)
-    masked = (int.from_bytes(block[at : at + _CHECKSUM_BYTES], "little") - 0xA282EAD8) & 0xFFFFFFFF
-    wanted = (masked >> 17 | masked << 15) & 0xFFFFFFFF
-    return end <= len(block) and crc32c(block[at + _HEADER_BYTES - 1 : end]) == wanted
+    wanted = int.from_bytes(block[at : at + _CHECKSUM_BYTES], "little")
+    return end <= len(block) and _masked(crc32c(block[at + _HEADER_BYTES - 1 : end])) == wanted
+
+
+def _masked(crc: int) -> int:
+    """Return the checksum as a log has it (util/crc32c.h)."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def crc32c(content: bytes) -> int:
