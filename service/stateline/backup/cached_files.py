@@ -1,11 +1,12 @@
 """Files of backups that several readers of a machine need, fetched once.
 
-    <directory>/<digest>/          the files of one part of a backup
-    <directory>/<digest>/whole     empty: they are there, and were checked. Its time is that of the last opening
-    <directory>/<digest>.lock      held while they are fetched, opened or deleted
+    <directory>/<digest>           a file, named by the digests of its pieces. Its time is that of the last use
+    <directory>/<digest>.lock      held while the file is fetched, linked or deleted
+    <directory>/part-<random>/     links to the files of one reader, until it ends
 
-An opened part holds its files open, so they may be deleted then. They are deleted when others need the room: the part
-whose last opening is longest ago first. The rest goes with the directory, which belongs to the caller.
+A reader first fetches the small files of its partition. RocksDB's manifest is among them and tells the keys of each
+table, so the reader fetches only the tables that have its keys. Files without a reader are deleted when others need the
+room: the file whose last use is longest ago first. The rest goes with the directory, which belongs to the caller.
 """
 
 from __future__ import annotations
@@ -14,54 +15,104 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from stateline.backup.cut import fetch_part
+from stateline.backup.cut import fetch_file, fetch_files, leased
 from stateline.backup.location import BackupLocation
+from stateline_store.reads.splits import TableFile
+from stateline_store.rocksdb.manifest import manifest_path
+from stateline_store.rocksdb.manifest_tables import LiveTable, drop_tables, live_tables
+from stateline_store.scan import KeyRange
 from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.checkpoints import Checkpoint
 
 MOST_BYTES = 4 * 1024**3
-"""Of the files of all parts. A larger part is alone."""
-_WHOLE = "whole"
+"""Of all files. Those that have a reader take their room until it ends."""
+_TABLE, _LOCK = ".sst", ".lock"
 
 
-def opened_part(location: BackupLocation, backup: Backup, directory: Path) -> Checkpoint:
-    """Open this backup of one part. Its files are fetched unless they are in the directory, which need not exist.
-    Raises as `fetch_part` and `Checkpoint`. For any number of threads and processes."""
-    (part,) = backup.copy.parts
-    names = (location.url, location.application_id, backup.id, backup.node, part.directory)
-    folder = directory / hashlib.blake2b(repr(names).encode(), digest_size=16).hexdigest()
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with _locked(folder):
-        if not (folder / _WHOLE).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _make_room(directory, MOST_BYTES - backup.copy.size_bytes)
-            fetch_part(location, backup, folder)
-        (folder / _WHOLE).touch()
-        return Checkpoint(folder, part)
+@dataclass(frozen=True, slots=True)
+class CachedPart:
+    """One part of a backup, whose small files are in `folder`. For one reader."""
 
+    location: BackupLocation
+    backup: Backup
+    folder: Path
+    live: Sequence[LiveTable]
 
-def _make_room(directory: Path, most_bytes: int) -> None:
-    """Delete parts until the others have at most so many bytes. Parts that somebody opens just now stay."""
-    found = []
-    for whole in directory.glob(f"*/{_WHOLE}"):
-        with contextlib.suppress(FileNotFoundError):  # another process deletes it just now
-            size = sum(file.stat().st_size for file in whole.parent.glob("*/*/*"))
-            found.append((whole.stat().st_mtime, whole.parent, size))
-    total = sum(size for _, _, size in found)
-    for _, folder, size in sorted(found):
-        if total > most_bytes:
-            with contextlib.suppress(BlockingIOError), _locked(folder, fcntl.LOCK_NB):
-                shutil.rmtree(folder, ignore_errors=True)
-                total -= size
+    @property
+    def tables(self) -> list[TableFile]:
+        """The tables of the rows."""
+        return [TableFile(each.first, each.last, each.size) for each in self.live if each.family == 0]
+
+    def open(self, ranges: Sequence[KeyRange]) -> Checkpoint:
+        """Fetch the tables that may have keys in these ranges, and open the part. It shows all rows in these ranges.
+        Other rows may be missing, and deleted ones may show. Once for each part. Raises as `fetch_files` and
+        `Checkpoint`."""
+        (part,) = self.backup.copy.parts
+        needed = [each for each in self.live if each.family != 0 or any(map(each.has_keys_in, ranges))]
+        _fetch(self.location, self.backup, self.folder, [f"{part.directory}/{each.name}" for each in needed])
+        directory = self.folder / part.directory
+        manifest = manifest_path(directory)
+        content = manifest.read_bytes()
+        manifest.unlink()  # a link to the file that others read
+        manifest.write_bytes(content)
+        drop_tables(directory, set(self.live).difference(needed))
+        lengths = {**part.lengths, manifest.name: manifest.stat().st_size}
+        return Checkpoint(self.folder, replace(part, lengths=lengths))
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
-    handle = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def cached_part(location: BackupLocation, backup: Backup, directory: Path) -> Iterator[CachedPart]:
+    """Yield this part of a backup, with its small files fetched unless they are in the directory, which need not exist.
+    Raises as `fetch_files`. For any number of threads and processes."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    (part,) = backup.copy.parts
+    with leased(location, backup.id), tempfile.TemporaryDirectory(prefix="part-", dir=directory) as folder:
+        _fetch(location, backup, Path(folder), [path for path in backup.copy.files if not path.endswith(_TABLE)])
+        yield CachedPart(location, backup, Path(folder), live_tables(Path(folder) / part.directory))
+
+
+def _fetch(location: BackupLocation, backup: Backup, folder: Path, paths: Sequence[str]) -> None:
+    fetch_files(location, backup, folder, paths, partial(_fetch_once, folder.parent))
+
+
+def _fetch_once(cache: Path, location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
+    """Link this file to `target`. It is fetched unless it is in the cache."""
+    cached = cache / hashlib.blake2b("".join(backup.digests[path]).encode(), digest_size=32).hexdigest()
+    with _locked(cached):
+        if cached.exists():
+            os.utime(cached)
+        else:
+            _make_room(cache, MOST_BYTES - backup.copy.files[path])
+            fetch_file(location, backup, path, target)
+            target.rename(cached)
+        os.link(cached, target)
+
+
+def _make_room(cache: Path, most_bytes: int) -> None:
+    """Delete files until the others have at most so many bytes. Files that somebody fetches or links just now stay."""
+    found = []
+    for file in cache.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process deletes it just now
+            if file.is_file() and file.suffix != _LOCK:
+                found.append((file.stat().st_mtime_ns, file, file.stat().st_size))
+    total = sum(size for _, _, size in found)
+    for _, file, size in sorted(found):
+        if total <= most_bytes:
+            return
+        with contextlib.suppress(BlockingIOError), _locked(file, fcntl.LOCK_NB):
+            file.unlink(missing_ok=True)
+            total -= size
+
+
+@contextlib.contextmanager
+def _locked(file: Path, flags: int = 0) -> Iterator[None]:
+    handle = os.open(f"{file}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | flags)
         yield

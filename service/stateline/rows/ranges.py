@@ -11,7 +11,7 @@ from itertools import chain
 from stateline.model.store_definition import StoreDefinition
 from stateline.rows.selection import RowSelection
 from stateline_store import StoreSchema
-from stateline_store.layout import Layout
+from stateline_store.layout import Layout, plain_kind
 from stateline_store.reads.splits import Split, common
 from stateline_store.rows.segments import PREFIX, Segments, existing
 from stateline_store.rows.versioned_rows import LATEST
@@ -38,6 +38,14 @@ def stored_ranges(checkpoint: Checkpoint, store: StoreSchema, wanted: RowSelecti
     first_ms, last_ms = readable_times(checkpoint, store, wanted)
     there = existing(checkpoint.scan, segments.between(first_ms, last_ms))
     return _inside(wanted, _rows_of_keys(there, wanted))
+
+
+def possible_ranges(definition: StoreDefinition, wanted: RowSelection) -> list[KeyRange]:
+    """Return the ranges as far as they are known before the checkpoint is opened, none of them empty."""
+    kind = plain_kind(definition.kind)
+    if wanted.is_nothing(kind):
+        return []
+    return list(_inside(wanted, _keys(wanted))) if kind == "key_value" else [wanted.split]
 
 
 def wanted_splits(checkpoint: Checkpoint, definition: StoreDefinition, wanted: RowSelection, size: int) -> list[Split]:

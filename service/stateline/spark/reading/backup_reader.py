@@ -1,19 +1,19 @@
 """Reads a backup with Spark: executors fetch the files of their partitions, and no server is asked.
 
 The driver finds the backup, and gives each task the manifest of its partition. A large partition is read by several
-tasks. Each fetches the partition's files, unless another task of this executor has, and reads some of the ranges of
-keys that RocksDB's tables begin. Executors need this package with its extra `backup`, pyarrow and pyspark.
+tasks. Each task reads some of the ranges of keys at whose starts RocksDB's tables begin. It fetches the tables that may
+have keys in its ranges, unless another task of this executor has fetched them. Executors need this package with its
+extra `backup`, pyarrow and pyspark.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +39,12 @@ from stateline.spark.reading.source_options import (
     store_of,
 )
 from stateline_store import InvalidArgumentError
+from stateline_store.reads.splits import TableFile, splits
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.backup import Backup
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from stateline_store.snapshots.checkpoints import Checkpoint
 
 _LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"  # Spark gives it to its Python processes, and deletes them with the executor
 
@@ -58,9 +57,9 @@ class BackupPartition(InputPartition):
     number: int
     count: int
 
-    def keys(self, checkpoint: Checkpoint, size: int) -> KeyRange:
+    def keys(self, tables: Sequence[TableFile], size: int) -> KeyRange:
         """Return the stored keys of this task. Each task of the partition finds the same ranges, and takes its own."""
-        every = [each.keys for each in checkpoint.splits(size)]
+        every = [each.keys for each in splits(tables, size)]
         first, behind = (len(every) * number // self.count for number in (self.number, self.number + 1))
         return KeyRange(every[first].start, every[behind - 1].end) if first < behind else KeyRange(b"", b"")
 
@@ -94,25 +93,31 @@ class BackupReader(DataSourceReader):
         self._split_bytes: int = rows["split_bytes"]
 
     def partitions(self) -> list[BackupPartition]:
-        """Return one task per split of each partition, in turns."""
-        split = []
+        """Return one task per split of each partition. Tasks of one partition follow each other, because they share
+        files."""
+        tasks = []
         for backup in self._cut.parts(self._definition.name).values():
             tables = sum(size for path, size in backup.copy.files.items() if path.endswith(".sst"))
             count = max(1, round(tables / self._split_bytes))
-            split.append([BackupPartition(backup, number, count) for number in range(count)])
-        return [each for together in zip_longest(*split) for each in together if each is not None]
+            tasks += [BackupPartition(backup, number, count) for number in range(count)]
+        return tasks
 
     def read(self, partition: BackupPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
-        from stateline.backup.cached_files import opened_part
+        from stateline.backup.cached_files import cached_part
         from stateline.backup.location import BackupLocation
+        from stateline.rows.ranges import possible_ranges
         from stateline.rows.snapshot_rows import batches
 
         with in_one_line(), ExitStack() as stack:
             location = BackupLocation(self._cut.url, self._cut.application_id)
             local = os.environ.get(_LOCAL_DIRECTORIES, "").partition(",")[0]
             place = Path(local or stack.enter_context(tempfile.TemporaryDirectory(prefix="stateline-")))
-            checkpoint = stack.enter_context(opened_part(location, partition.backup, place / "stateline-backups"))
-            wanted = replace(self._wanted, split=partition.keys(checkpoint, self._split_bytes))
+            part = stack.enter_context(cached_part(location, partition.backup, place / "stateline-backups"))
+            wanted = replace(self._wanted, split=partition.keys(part.tables, self._split_bytes))
+            ranges = possible_ranges(self._definition, wanted)
+            if not ranges:
+                return
+            checkpoint = stack.enter_context(part.open(ranges))
             for batch in stack.enter_context(closing(batches(checkpoint, self._definition, wanted))):
                 if batch.num_rows:
                     yield self._shape.recast(batch)

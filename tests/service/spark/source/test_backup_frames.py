@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from stateline.spark.reading.source import StatelineSource
 from stateline.spark.reading.source_options import refuse_both_signs
 from stateline_store import InvalidArgumentError
 from stateline_store.rocksdb.options import Tuning
+from stateline_store.scan import EVERY_KEY
 from support.apps.matrix_app import PARTITIONS
 from support.processes.query_server import OwningWorker
 from support.spark.on_cluster import Cluster
@@ -163,46 +167,79 @@ def test_a_table_of_spark_sql_reads_a_backup(session: SparkSession, kinds: Kinds
         session.sql("DROP TABLE of_a_backup")
 
 
-def test_a_large_partition_is_read_by_several_tasks_which_share_its_files(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def large(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BackupReader:
+    """Reads a backup of two partitions of many tables, each with the keys k000000 to k059999."""
+    chance = random.Random(2)
+    rows = [(b"k%06d" % number, chance.randbytes(50).hex().encode()) for number in range(60_000)]
+    write_backup(tmp_path, url, "many", {0: rows, 1: rows}, Tuning(100_000, 400_000))
+    (tmp_path / "local").mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'local'},{tmp_path / 'other'}")
+    return _reader(url, split_bytes="500000")
+
+
+def test_tasks_of_a_large_partition_follow_each_other_and_share_its_files(large: BackupReader, tmp_path: Path) -> None:
+    tasks = large.partitions()
+    parts = [task.backup.copy.parts[0].partition for task in tasks]
+    assert parts == sorted(parts)
+    assert parts.count(0) > 2
+    keys = [[row["key"] for batch in large.read(task) for row in batch.to_pylist()] for task in tasks]
+    assert [key for each in keys for key in each] == [f"k{number:06}" for number in range(60_000)] * 2
+    assert max(map(len, keys)) < 60_000 / 2
+    cache = tmp_path / "local" / "stateline-backups"
+    fetched = {each: each.stat().st_ino for each in cache.iterdir()}
+    list(large.read(tasks[0]))
+    assert {each: each.stat().st_ino for each in cache.iterdir()} == fetched, "and no folder of a reader is left"
+
+
+def test_a_task_fetches_only_the_tables_of_its_keys(
+    large: BackupReader, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"k{number:06}" for number in range(60_000)]
-    rows = [(name.encode(), name.encode() * 5) for name in names]
-    write_backup(tmp_path, url, "many", {0: rows}, Tuning(100_000, 400_000))
-    (local := tmp_path / "local").mkdir()
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{local},{tmp_path / 'other'}")
-    cut, given = find_cut(url), {"backup": url, "store": "many", "split_bytes": "150000"}
-    reader = BackupReader(given, cut, columns_of(cut, given))
-    tasks = reader.partitions()
-    assert len(tasks) > 2
-    keys = [[row["key"] for batch in reader.read(task) for row in batch.to_pylist()] for task in tasks]
-    assert [key for each in keys for key in each] == names
-    assert max(map(len, keys)) < len(names) / 2
-    (parts,) = local.iterdir()
-    fetched = {each: each.stat().st_mtime_ns for each in parts.rglob("*.sst")}
-    assert len({each.parts[-4] for each in fetched}) == 1
-    list(reader.read(tasks[0]))
-    assert {each: each.stat().st_mtime_ns for each in parts.rglob("*.sst")} == fetched
+    tasks, fetched = large.partitions(), Counter[str]()
+    tables = sum(size for path, size in tasks[0].backup.copy.files.items() if path.endswith(".sst"))
+
+    def counted(self: BackupLocation, digest: str, size: int, name: str) -> Iterator[bytes]:
+        fetched[name] += size if name.endswith(".sst") else 0
+        return checked(self, digest, size, name)
+
+    checked = BackupLocation.checked_piece
+    monkeypatch.setattr(BackupLocation, "checked_piece", counted)
+    monkeypatch.setattr(cached_files, "MOST_BYTES", tasks[0].backup.copy.size_bytes // 2)
+    for task in tasks:
+        list(large.read(task))
+    assert fetched.total() < 1.5 * 2 * tables, "also if the cache does not hold a partition"
+    assert sum(file.stat().st_size for file in (tmp_path / "local").glob("*/*")) <= cached_files.MOST_BYTES
+    monkeypatch.setattr(cached_files, "MOST_BYTES", 0)
+    for task in tasks:
+        fetched.clear()
+        list(large.read(task))
+        assert fetched.total() < tables / 2
+    for options, count in (({"keys": '["k000007"]'}, 1), ({"prefix": "k0200"}, 100)):
+        fetched.clear()
+        some = _reader(url, **options)
+        assert sum(batch.num_rows for batch in some.read(some.partitions()[0])) == count
+        assert fetched.total() < tables / 2
 
 
 def test_fetched_files_are_deleted_when_others_need_the_room(
     kinds: Kinds, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds.back_up(url)
-    cut = find_cut(url)
+    cut, place = find_cut(url), tmp_path / "parts"
     location, parts = BackupLocation(url, cut.application_id), cut.parts("plain")
     small, middle, large = sorted(parts, key=lambda number: parts[number].copy.size_bytes)
     most = parts[middle].copy.size_bytes + parts[large].copy.size_bytes
     monkeypatch.setattr(cached_files, "MOST_BYTES", most)
-    order, place = (large, middle, large, small), tmp_path / "parts"
-    opened = [cached_files.opened_part(location, parts[number], place) for number in order]
-    try:
-        assert tuple(each.part.partition for each in opened) == order
-        left = sum(file.stat().st_size for file in place.glob("*/*/*/*"))
-        assert left == parts[large].copy.size_bytes + parts[small].copy.size_bytes
-    finally:
-        for each in opened:
-            each.close()
+    with ExitStack() as opened:
+        for number in (large, middle, large, small):
+            part = opened.enter_context(cached_files.cached_part(location, parts[number], place))
+            checkpoint = opened.enter_context(part.open([EVERY_KEY]))
+            assert checkpoint.part.partition == number
+        digests = {digest for number in (large, small) for each in parts[number].digests.values() for digest in each}
+        left = {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
+        assert sum(left.values()) <= most
+        for digest in digests:
+            assert hashlib.blake2b(digest.encode(), digest_size=32).hexdigest() in left
 
 
 @pytest.mark.parametrize(
@@ -231,6 +268,11 @@ def test_a_mistake_reaches_the_user_in_one_line(session: SparkSession, url: str)
     with pytest.raises(Exception, match=r"is no directory: give the backup\.location") as told:
         frame(session, url, "plain")
     assert "Traceback" not in str(told.value)
+
+
+def _reader(url: str, **options: str) -> BackupReader:
+    cut, given = find_cut(url), {"backup": url, "store": "many", **options}
+    return BackupReader(given, cut, columns_of(cut, given))
 
 
 def _plan(given: dict[str, str]) -> None:
