@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -55,8 +55,10 @@ class Noted(BackupLocation):
 
 
 class ReadOnly(Noted):
-    def lease(self, backup_id: str) -> AbstractContextManager[float]:
+    @contextlib.contextmanager
+    def lease(self, backup_id: str) -> Iterator[float]:
         raise RetryLaterError("Nothing may be written.")
+        yield 0.0
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def refused(client: httpx.Client, sql: str, status: int, reason: str, **members:
 
 
 def test_an_error_shows_the_paths_of_the_statement_itself(client: httpx.Client) -> None:
-    where = {"status": 422, "reason": "SQL_INVALID"}
+    where: dict[str, Any] = {"status": 422, "reason": "SQL_INVALID"}
     assert "/home/x" in refused(client, "select '/home/x'::int", **where)
     assert "/home/y" in refused(client, "select ($1::varchar)::int", **where, params=["/home/y"])
     assert "/tmp/z" in refused(client, "select /tmp/z", **where)
