@@ -120,10 +120,10 @@ class BackupCollector(Collector):
             tasks.add_metric((task,), at_ms / 1000)
         yield tasks
         counts = (
-            ("stateline_backup_made", "Backups of all tasks here that this node made.", found.made),
+            ("stateline_backup_made", "Backups of all its tasks that this node made.", found.made),
             (
                 "stateline_backup_failures",
-                "Backups of this node that failed or lack one.",
+                "Backups of this node that failed, or lack one of its tasks.",
                 found.failed,
             ),
             ("stateline_backup_written_bytes", "Bytes that this node wrote to backup.location.", found.written_bytes),
