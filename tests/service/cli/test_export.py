@@ -23,7 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from service.spark.source.scenes import KEY_VALUE, STORES, Kinds, as_counted, kinds_that_run
 from stateline.backup.location import object_store
 from stateline_store import Position
-from support.apps.matrix_app import PARTITIONS
+from support.apps.matrix_app import PARTITIONS, build
 from support.processes import forked
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -112,6 +112,7 @@ def test_each_store_becomes_a_parquet_file_that_duckdb_reads(
         written = pq.ParquetFile(file)
         about = {name.decode(): value.decode() for name, value in written.schema_arrow.metadata.items()}
         assert about["stateline.store"] == row["store"]
+        assert about["stateline.application"] == build(kinds.deployment.run).application_id
         ends = kinds.deployment.history.ends()
         assert Position.from_json(json.loads(about["stateline.position"])).to_json() == {
             kinds.deployment.topic: {str(partition): end for partition, end in ends.items()}
@@ -248,23 +249,25 @@ def test_of_two_exports_at_once_one_fails_and_nothing_is_lost(kinds: Kinds, tmp_
 
 def test_a_table_of_somebody_else_is_left_alone(kinds: Kinds, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "plain", pa.table({"mine": [1]}))
+    app = build(kinds.deployment.run).application_id
     for word in ("--format", "--full"):
         said = export(kinds, "plain", "--to", tmp_path, "--format", "delta", *([word] * (word == "--full")), code=2)
-        assert "is not a table of 'plain' by stateline export. Choose another location" in said
+        assert f"is not a table of 'plain' of {app} by stateline export. Choose another location" in said
     export(kinds, "stamped", "--to", tmp_path, "--format", "delta")
     said = export(kinds, "stamped", "--to", tmp_path, "--format", "delta", "--changes", code=2)
-    assert "is not a log of changes of 'stamped' by stateline export" in said
+    assert f"is not a log of changes of 'stamped' of {app} by stateline export" in said
     assert DeltaTable(tmp_path / "plain").to_pyarrow_table().to_pydict() == {"mine": [1]}
 
 
 def test_a_table_with_other_columns_is_written_anew_only_when_told(kinds: Kinds, tmp_path: Path) -> None:
-    ours = CommitProperties(app_transactions=[Transaction("stateline-export/plain", 7)])
+    of_app = f"stateline-export/{build(kinds.deployment.run).application_id}/plain"
+    ours = CommitProperties(app_transactions=[Transaction(of_app, 7)])
     write_deltalake(tmp_path / "plain", pa.table({"key": [1]}), commit_properties=ours)
     words = ("plain", "--to", tmp_path, "--format", "delta")
     assert "has other columns than 'plain' has now. Write all of it again with --full" in export(kinds, *words, code=2)
     assert export(kinds, *words, "--full")[0]["outcome"] == "written"
     table = DeltaTable(tmp_path / "plain")
-    assert (table.version(), table.transaction_version("stateline-export/plain")) == (1, 8)
+    assert (table.version(), table.transaction_version(of_app)) == (1, 8)
     assert counted(table.to_pyarrow_table()) == expected(kinds, "plain")
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ _HEADERS = ("headers", pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.bin
 KEY_VALUE = pa.schema([("key", pa.int64()), ("value", pa.float64()), ("timestamp", pa.int64()), _HEADERS])
 WINDOW = pa.schema([("key", pa.binary()), ("start", pa.int64()), ("end", pa.int64()), ("value", pa.utf8())])
 VERSIONED = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("timestamp", pa.int64()), ("valid_to", pa.int64())])
+FLOAT_KEYS = pa.schema([("key", pa.float64()), ("value", pa.utf8())])
+DATETIMES = pa.schema([("key", pa.timestamp("ms", "UTC")), ("value", pa.timestamp("ms", "UTC"))])
 NAN = float("nan")
 
 
@@ -42,7 +45,7 @@ class Store:
         position = Position.from_json({"topic": {"0": self._offset}})
         reads = tuple(partial(self._batches, part) for part in parts)
         progress = Progress(io.StringIO(), "")
-        return StoreRows("store", f"at-{self._offset:06}", position, self._columns, reads, progress)
+        return StoreRows("app", "store", f"at-{self._offset:06}", position, self._columns, reads, progress)
 
     def export(self, *parts: Sequence[Row], is_log: bool = False, is_whole: bool = False) -> Exported:
         return delta.export(self.rows(*parts), self._url, self._place, is_log=is_log, is_whole=is_whole)
@@ -71,7 +74,7 @@ def _key_value(dice: random.Random) -> list[Row]:
     return [
         {
             "key": key,
-            "value": dice.choice([0.5, NAN, float("inf"), 1e300]),
+            "value": dice.choice([0.5, NAN, float("inf"), 1e300, 0.0, -0.0]),
             "timestamp": dice.choice([None, 0, 1_700_000_000_000]),
             "headers": dice.choice(headers),
         }
@@ -90,6 +93,12 @@ def _windows(dice: random.Random) -> list[Row]:
     ]
 
 
+def _float_keys(dice: random.Random) -> list[Row]:
+    """Keys that SQL takes for one, among others."""
+    keys = (0.0, -0.0, 1.5, NAN, -NAN, float("-inf"))
+    return [{"key": key, "value": dice.choice("ab")} for key in keys if dice.random() < 0.6]
+
+
 def _versions(dice: random.Random) -> list[Row]:
     return [
         {
@@ -106,8 +115,9 @@ def _versions(dice: random.Random) -> list[Row]:
 
 @pytest.mark.parametrize("most_merged", [1_000_000, 3])
 @pytest.mark.parametrize(
-    ("columns", "made"), [(KEY_VALUE, _key_value), (WINDOW, _windows), (VERSIONED, _versions)],
-    ids=["key-value", "window", "versioned"],
+    ("columns", "made"),
+    [(KEY_VALUE, _key_value), (WINDOW, _windows), (VERSIONED, _versions), (FLOAT_KEYS, _float_keys)],
+    ids=["key-value", "window", "versioned", "float keys"],
 )  # fmt: skip
 def test_a_table_is_its_store_after_any_changes(
     columns: pa.Schema,
@@ -146,6 +156,58 @@ def test_a_log_refuses_windows_with_several_rows(tmp_path: Path) -> None:
     assert store.table.version() == 0
 
 
+@pytest.mark.parametrize("is_log", [False, True])
+def test_a_value_that_changes_its_sign_alone_is_a_change(is_log: bool, tmp_path: Path) -> None:
+    store, row = Store(KEY_VALUE, tmp_path), {"key": 1, "value": 0.0, "timestamp": None, "headers": None}
+    store.export([row], is_log=is_log)
+    assert store.export([{**row, "value": -0.0}], is_log=is_log) == Exported("changed", 1)
+    assert "-0.0" in map(str, store.table.to_pyarrow_table()["value"].to_pylist())
+
+
+@pytest.mark.parametrize("rows", [[0.0, -0.0], [NAN, -NAN]])
+def test_a_log_refuses_keys_that_its_reader_cannot_tell_apart(rows: list[float], tmp_path: Path) -> None:
+    store, changes = Store(FLOAT_KEYS, tmp_path), [{"key": key, "value": "a"} for key in rows]
+    with pytest.raises(ValueError, match="several rows of one key"):
+        store.export(changes, is_log=True)
+    store.export(changes[:1], is_log=True)
+    for rest in (changes, changes[1:]):
+        with pytest.raises(ValueError, match="several rows of one key"):
+            store.export(rest, is_log=True)
+    assert store.table.version() == 0
+
+
+def test_a_new_log_refuses_windows_with_several_rows(tmp_path: Path) -> None:
+    store, one = Store(WINDOW, tmp_path), {"key": b"k", "start": 0, "end": 1, "value": "a"}
+    with pytest.raises(ValueError, match="several rows of one key and window"):
+        store.export([one], [one], is_log=True)
+    assert not DeltaTable.is_deltatable(store._url)
+
+
+def test_datetimes_that_python_does_not_have_are_in_the_table(tmp_path: Path) -> None:
+    store, last_ms = Store(DATETIMES, tmp_path), 253_402_300_799_999
+    times = [-62_135_596_800_001, -60_000_000_000_000, 0, last_ms, last_ms + 1, 9 * 10**15]
+    arrays = [pa.array([each], pa.int64()).view(DATETIMES.types[0]) for each in times]
+    batches = [pa.RecordBatch.from_arrays([each, each], schema=DATETIMES) for each in arrays]
+    for few in (slice(1, 4), slice(None)):
+        rows = replace(store.rows(), parts=(partial(iter, batches[few]),))
+        delta.export(rows, store._url, store._place, is_log=False, is_whole=True)
+        found = store.table.to_pyarrow_table()
+        assert found["key"].cast(pa.int64()).to_pylist() == [each * 1000 for each in times[few]]
+        log = (tmp_path / f"t/_delta_log/{store.table.version():020}.json").read_text().splitlines()
+        (stats,) = [json.loads(each["add"]["stats"]) for each in map(json.loads, log) if "add" in each]
+        assert stats["numRecords"] == found.num_rows
+        assert stats["minValues"].get("key") == ("0068-09-03T13:20:00.000000Z" if few.start else None)
+
+
+def test_two_applications_do_not_write_to_one_table(tmp_path: Path) -> None:
+    store, rows = Store(VERSIONED, tmp_path), _versions(random.Random(1))
+    store.export(rows)
+    other = replace(store.rows(rows), application_id="other")
+    with pytest.raises(ValueError, match="is not a table of 'store' of other by stateline export"):
+        delta.export(other, store._url, store._place, is_log=False, is_whole=True)
+    assert store.rows(rows).name != replace(store.rows(rows), application_id="other", moment="at-000004").name
+
+
 def test_an_unlimited_window_ends_with_the_year_9999(tmp_path: Path) -> None:
     store = Store(WINDOW, tmp_path)
     store.export([{"key": b"k", "start": 0, "end": FOREVER_MS, "value": "a"}])
@@ -162,7 +224,7 @@ def test_a_source_that_fails_is_told_as_it_is_and_nothing_is_written(is_whole: b
         yield pa.RecordBatch.from_pylist(_versions(random.Random(2)), schema=VERSIONED)
         raise CursorExpiredError("gone")
 
-    rows = StoreRows("store", "at", Position(), VERSIONED, (broken,), Progress(io.StringIO(), ""))
+    rows = StoreRows("app", "store", "at", Position(), VERSIONED, (broken,), Progress(io.StringIO(), ""))
     with pytest.raises(CursorExpiredError, match="gone"):
         delta.export(rows, store._url, store._place, is_log=False, is_whole=is_whole)
     with pytest.raises(CursorExpiredError, match="gone"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from stateline.cli.export.changes import DELETED, NUMBER, TableChanges
+from stateline.cli.export.changes import DELETED, NUMBER, TableChanges, has_twins
 from stateline.cli.export.parquet import ROW_GROUP_ROWS, refusals, row_groups, write
 from stateline.cli.export.rows import Exported, StoreRows
 from stateline.sql.struct_types import quoted
@@ -54,7 +55,7 @@ def export(rows: StoreRows, url: str, place: ObjectStore, *, is_log: bool, is_wh
 class _DeltaExport:
     def __init__(self, rows: StoreRows, url: str, place: ObjectStore, is_log: bool) -> None:
         self._rows, self._url, self._place, self._is_log = rows, url, place, is_log
-        self._id = f"stateline-{'changes' if is_log else 'export'}/{rows.store}"
+        self._id = f"stateline-{'changes' if is_log else 'export'}/{rows.application_id}/{rows.store}"
         self._schema = rows.schema
         if is_log:
             self._schema = self._schema.append(pa.field(DELETED, pa.bool_())).append(pa.field(NUMBER, pa.int64()))
@@ -74,11 +75,8 @@ class _DeltaExport:
             reached("export:compared")
             if not found.changed + found.deleted:
                 return self._mark()
-            if self._is_log and found.has_twins:
-                raise InvalidArgumentError(
-                    f"{self._rows.store!r} has several rows of one key and window. Leave out --changes."
-                )
             if self._is_log:
+                self._refuse_twins(found.has_twins)
                 write_deltalake(
                     *(self._table, found.read(self._number)),
                     mode="append",
@@ -97,7 +95,8 @@ class _DeltaExport:
         if number is None:
             what = "log of changes" if self._is_log else "table"
             raise InvalidArgumentError(
-                f"{self._url} is not a {what} of {self._rows.store!r} by stateline export. Choose another location."
+                f"{self._url} is not a {what} of {self._rows.store!r} of {self._rows.application_id} by stateline "
+                "export. Choose another location."
             )
         return number
 
@@ -123,7 +122,16 @@ class _DeltaExport:
             reached("export:committed")
         return Exported("nothing new")
 
+    def _refuse_twins(self, has_twins: bool) -> None:
+        if has_twins:
+            raise InvalidArgumentError(
+                f"{self._rows.store!r} has several rows of one key and window, or keys that SQL takes for one, as 0.0 "
+                "and -0.0. A log of changes cannot tell them apart. Leave out --changes."
+            )
+
     def _write_whole(self) -> Exported:
+        if self._is_log:
+            self._refuse_twins(has_twins(self._rows))
         files = list(self._files())
         reached("export:files-written")
         if self._table is None:
@@ -171,9 +179,16 @@ def _statistics(metadata: pq.FileMetaData) -> str:
         found = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
         if "." in name or not all(each is not None and each.has_min_max for each in found):
             continue  # a nested column, or one without values
-        low, high = min(each.min for each in found), max(each.max for each in found)
-        if hasattr(low, "isoformat"):
-            least[name], most[name] = (f"{each:%Y-%m-%dT%H:%M:%S.%fZ}" for each in (low, high))
+        try:
+            low, high = min(each.min for each in found), max(each.max for each in found)
+        except OverflowError:
+            continue  # a time that Python does not have
+        if isinstance(low, datetime):
+            least[name], most[name] = map(_iso, (low, high))
         elif isinstance(low, int) or (isinstance(low, str) and len(high) <= _LONGEST):
             least[name], most[name] = low, high
     return json.dumps({"numRecords": metadata.num_rows, "minValues": least, "maxValues": most})
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

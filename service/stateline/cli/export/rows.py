@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ class StoreRows:
     """`parts` are its partitions, each in the order of the store. They can be read again. `moment` orders as time does.
     `seen` are rows that were read, for `progress`."""
 
+    application_id: str
     store: str
     moment: str
     position: Position
@@ -67,14 +68,19 @@ class StoreRows:
 
     @property
     def name(self) -> str:
-        """A name for what is exported: another Position has another name, and later ones come later."""
-        return f"{self.moment}-{hashlib.blake2b(self.about['stateline.position'].encode(), digest_size=4).hexdigest()}"
+        """A name for what is exported: another application or Position has another name. Later names come later."""
+        told = f"{self.application_id}/{self.about['stateline.position']}"
+        return f"{self.moment}-{hashlib.blake2b(told.encode(), digest_size=4).hexdigest()}"
 
     @property
     def about(self) -> dict[str, str]:
-        """Metadata of files and tables: the store, its Position, and the moment of the rows."""
-        position = json.dumps(self.position.to_json(), sort_keys=True)
-        return {"stateline.store": self.store, "stateline.position": position, "stateline.moment": self.moment}
+        """Metadata of files and tables: the application and the store, its Position, and the moment of the rows."""
+        return {
+            "stateline.application": self.application_id,
+            "stateline.store": self.store,
+            "stateline.position": json.dumps(self.position.to_json(), sort_keys=True),
+            "stateline.moment": self.moment,
+        }
 
     def read(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the rows of each partition."""
@@ -96,10 +102,15 @@ def of_server(server: LeanClient, stores: Sequence[str], progress: Progress) -> 
     said = {
         store: server.ask(LeanRequest("GET", f"/v1/stores/{segment(store)}"), patience_s=PLANNING_S) for store in stores
     }
+    application_id = server.ask(LeanRequest("GET", "/v1/topology"), patience_s=PLANNING_S)["application_id"]
     with pinned(server, stores, _LEASE_S) as snapshot:
         moment = backup_id(snapshot["created_at"])
         yield tuple(
-            _of_snapshot(server, store, moment, schema_of(said[store]), snapshot["stores"][store], progress)
+            _of_snapshot(
+                server,
+                StoreRows(application_id, store, moment, Position(), schema_of(said[store]), (), progress),
+                snapshot["stores"][store],
+            )
             for store in stores
         )
 
@@ -112,7 +123,7 @@ def of_backup(
     opened = [found.store(store) for store in stores]
     return tuple(
         StoreRows(
-            *(each.name, found.id, each.position, each.schema.remove_metadata()),
+            *(found.application_id, each.name, found.id, each.position, each.schema.remove_metadata()),
             tuple(partial(each.batches, [partition]) for partition in each.partitions),
             progress,
         )
@@ -120,15 +131,14 @@ def of_backup(
     )
 
 
-def _of_snapshot(
-    server: LeanClient, store: str, moment: str, columns: pa.Schema, parts: Mapping[str, Any], progress: Progress
-) -> StoreRows:
-    position, query = Position.of({}), RowsQuery(tuple(columns.names))
+def _of_snapshot(server: LeanClient, rows: StoreRows, parts: Mapping[str, Any]) -> StoreRows:
+    """Return these rows with the partitions of their snapshot."""
+    position, query = Position(), RowsQuery(tuple(rows.columns.names))
     for part in parts.values():
         position = position.merge(Position.from_json(part["position"]))
     addresses = [PartAddress.of(parts[number]) for number in sorted(parts, key=int)]
     reads = tuple(partial(_streamed, server, address, query) for address in addresses)
-    return StoreRows(store, moment, position, columns, reads, progress)
+    return replace(rows, position=position, parts=reads)
 
 
 def _streamed(server: LeanClient, address: PartAddress, query: RowsQuery) -> Iterator[pa.RecordBatch]:
