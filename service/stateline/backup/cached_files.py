@@ -6,7 +6,8 @@
 
 A reader first fetches the small files of its partition. RocksDB's manifest is among them and tells the keys of each
 table, so the reader fetches only the tables that have its keys. Files without a reader are deleted when others need the
-room: the file whose last use is longest ago first. The rest goes with the directory, which belongs to the caller.
+room: the file whose last use is longest ago first. The rest goes with the directory, which belongs to the caller. A
+process keeps some parts open for its next readers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,10 +30,15 @@ from stateline_store.rocksdb.manifest import manifest_path
 from stateline_store.rocksdb.manifest_tables import LiveTable, drop_tables, live_tables
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.backup import Backup
-from stateline_store.snapshots.checkpoints import Checkpoint
+from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
 
 MOST_BYTES = 4 * 1024**3
 """Of all files. Those that have a reader take their room until it ends."""
+MOST_KEPT = 4
+"""Opened parts without a reader that a process keeps, because an opening replays logs: as long as reading their rows.
+Each takes the memory of a memtable (16 MiB)."""
+_kept: dict[tuple[object, ...], Checkpoint] = {}  # the one whose last use is longest ago first
+_keeping = threading.Lock()  # of `_kept`
 _TABLE, _LOCK = ".sst", ".lock"
 
 
@@ -49,14 +56,32 @@ class CachedPart:
         """The tables of the rows."""
         return [TableFile(each.first, each.last, each.size) for each in self.live if each.family == 0]
 
-    def open(self, ranges: Sequence[KeyRange]) -> Checkpoint:
-        """Fetch the tables that may have keys in these ranges, and open the part. It shows all rows in these ranges.
+    @contextlib.contextmanager
+    def open(self, ranges: Sequence[KeyRange]) -> Iterator[Checkpoint]:
+        """Yield the part, opened with the tables that may have keys in these ranges. It shows all rows in these ranges.
         Other rows may be missing, and deleted ones may show. Once for each part. Raises as `fetch_files` and
         `Checkpoint`."""
-        (part,) = self.backup.copy.parts
         needed = [each for each in self.live if each.family != 0 or any(map(each.has_keys_in, ranges))]
-        _fetch(self.location, self.backup, self.folder, [f"{part.directory}/{each.name}" for each in needed])
+        (part,) = self.backup.copy.parts
+        location, backup = self.location, self.backup
+        known = (location.url, backup.application_id, backup.id, backup.node, part.directory, frozenset(needed))
+        with _keeping:
+            checkpoint = _kept.pop(known, None)
+        checkpoint = checkpoint or self._opened(part, needed)
+        try:
+            yield checkpoint
+        finally:
+            with _keeping:
+                surplus = _kept.pop(known, None)  # of another thread
+                if surplus is None and len(_kept) >= MOST_KEPT:
+                    surplus = _kept.pop(next(iter(_kept)))
+                _kept[known] = checkpoint
+            if surplus is not None:
+                surplus.close()
+
+    def _opened(self, part: CheckpointPart, needed: Sequence[LiveTable]) -> Checkpoint:
         directory = self.folder / part.directory
+        _fetch(self.location, self.backup, self.folder, [f"{part.directory}/{each.name}" for each in needed])
         manifest = manifest_path(directory)
         content = manifest.read_bytes()
         manifest.unlink()  # a link to the file that others read
