@@ -223,6 +223,26 @@ def test_a_task_fetches_only_the_tables_of_its_keys(
         assert 0 < fetched.total() < 0.6 * tables, "up to two of four tables"
 
 
+def test_windows_of_a_large_partition_are_read_by_tasks_with_some_of_its_tables(url: str, tmp_path: Path) -> None:
+    chance = random.Random(3)
+    rows = [(b"k%d" % chance.randrange(500), chance.randbytes(50).hex().encode()) for _ in range(50_000)]
+    write_backup(tmp_path, url, "many", {0: rows}, Tuning(60_000, 240_000), windows=True)
+    expected = [(key.decode(), 4 * number, value.decode()) for number, (key, value) in enumerate(rows)]
+    for bounds in ({}, {"from": "110000", "to": "150000"}, {"keys": '["k7", "k77"]'}):
+        reader = _reader(url, split_bytes="300000", **bounds)
+        found = [batch for task in reader.partitions() for batch in reader.read(task)]
+        starts = [[round(at.timestamp() * 1000) for at in batch["start"].to_pylist()] for batch in found]
+        read = [
+            row
+            for batch, at in zip(found, starts, strict=True)
+            for row in zip(batch["key"].to_pylist(), at, batch["value"].to_pylist(), strict=True)
+        ]
+        keys = json.loads(bounds.get("keys", "null"))
+        wanted = [row for row in expected if int(bounds.get("from", "0")) <= row[1] <= int(bounds.get("to", "200000"))]
+        assert sorted(read) == sorted(row for row in wanted if keys is None or row[0] in keys)
+    assert len(reader.partitions()) > 4
+
+
 def test_a_process_keeps_some_parts_open(large: BackupReader, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, made = list[Checkpoint](), Checkpoint
 
