@@ -33,7 +33,7 @@ from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
 
 MOST_BYTES = 4 * 1024**3
-"""Of all files. Those that have a reader take their room until it ends."""
+"""Of all files. Those of readers and of kept parts take their room beyond, until they are closed."""
 MOST_KEPT = 4
 """Opened parts without a reader that a process keeps, because an opening replays logs: as long as reading their rows.
 Each takes the memory of a memtable (16 MiB)."""
