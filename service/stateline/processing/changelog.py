@@ -74,7 +74,7 @@ def origin(timestamp_ms: int, headers: Headers) -> bytes:
 
 def own_headers(headers: Headers) -> Headers:
     """Return a changelog record's own headers, without those that a commit adds."""
-    if len(headers) > 1 and headers[-1:] == BUFFER_VERSION and not own_headers(headers[:-1]):
+    if len(headers) > 1 and _is_of_buffer(headers) and not own_headers(headers[:-1]):
         return BUFFER_VERSION
     at = len(headers) - bool(headers and _is_epoch(headers[-1]))
     end = at - 1 if at and headers[at - 1][0] == _TYPES_HEADER else at
@@ -83,6 +83,10 @@ def own_headers(headers: Headers) -> Headers:
     if at > 1 and headers[at - 1] == _END_OF_OWN and headers[at - 2][0] in _ADDED:
         return headers[: at - 1]
     return headers[:at]
+
+
+def _is_of_buffer(headers: Headers) -> bool:
+    return bool(headers) and headers[-1] == BUFFER_VERSION[0]  # Kafka's client gives a list, the embedded log a tuple
 
 
 def _is_epoch(header: tuple[str, bytes | None]) -> bool:
@@ -148,7 +152,7 @@ def owner_epoch(records: Sequence[Record]) -> int:
 
 def _epoch(record: Record) -> bytes | None:
     """Return the epoch, which is the last header that a commit adds."""
-    headers = _added(record.headers) if record.headers[-1:] == BUFFER_VERSION else record.headers
+    headers = _added(record.headers) if _is_of_buffer(record.headers) else record.headers
     return headers[-1][1] if headers and _is_epoch(headers[-1]) else None
 
 

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, SessionWindows, serdes, until_time_limit, until_window_closes
-from stateline.processing.changelog import BUFFER_VERSION, own_headers, owner_headers, position_headers, with_own
+from stateline.log import Record
+from stateline.processing.changelog import (
+    BUFFER_VERSION,
+    end_of_last_commit,
+    own_headers,
+    owner_epoch,
+    owner_headers,
+    position_headers,
+    with_own,
+)
 from stateline.serde.buffered_change import BufferedChange, read_buffered
 from stateline.testing import TestDriver
 from stateline_store import DamagedDataError, InvalidArgumentError, Position, RecordError
@@ -193,7 +202,11 @@ def test_the_version_of_a_waiting_change_is_behind_all_other_headers() -> None:
     for added in ((), owner_headers(7), (*position_headers(Position()), *owner_headers(7))):
         headers = with_own(BUFFER_VERSION, added)
         assert headers == (*added, *BUFFER_VERSION)
-        assert own_headers(headers) == BUFFER_VERSION
+        for each in (headers, list(headers)):  # Kafka's client gives a list
+            assert tuple(own_headers(each)) == BUFFER_VERSION
+            record = Record("changelog", 0, 0, 1, b"k", b"v", each)
+            assert owner_epoch([record]) == (7 if owner_headers(7)[0] in added else 0)
+            assert end_of_last_commit([record]) == int(position_headers(Position())[1] in added)
     assert own_headers((("a", b"1"), *BUFFER_VERSION)) == (("a", b"1"), *BUFFER_VERSION), "another program's"
 
 
