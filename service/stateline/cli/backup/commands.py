@@ -56,7 +56,7 @@ def verify(
     """Read a backup whole, and open each of its stores in a temporary directory.
 
     It compares the digest of each file, and the commit and Position of each store. It prints damaged tasks, and its
-    exit code is 1 then.
+    exit code is 1 then. Stores that the application does not declare any more are left out.
 
     Example: stateline backup verify orders:app
     """
@@ -104,7 +104,8 @@ def restore(
 
     Each task gets its newest backup. A damaged one is reported, and the next older one is taken. A worker then reads
     each changelog from the offset of its store on, instead of from the beginning. Stores that are there stay as they
-    are. If a task cannot be restored, the exit code is 1, and its worker reads the changelogs.
+    are. Stores that the application does not declare any more are left out. If a task cannot be restored, the exit code
+    is 1, and its worker reads the changelogs.
 
     With --changelogs-lost, the whole application goes back to its backups: it writes the rows into new changelogs, and
     the input continues where it was then. The application must be stopped everywhere. If it is interrupted, run the

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, fetch, tasks
-from stateline.cli.backup.restorable import OTHER_TOPICS, missed_input, refuse_records, refuse_repeats, rewound
+from stateline.cli.backup.restorable import NO_TASK, OTHER_TOPICS, missed_input, refuse_records, refuse_repeats, rewound
 from stateline.cli.reset.execution import Execution, Say
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
@@ -85,7 +86,9 @@ class _Restore:
 
     def prepared(self, chosen: Sequence[Subtopology], backup_id: str | None, admin: Admin) -> ResetWork:
         """Fetch the stores, and decide where each input continues. Changes nothing else."""
-        before, found = newest_reset(self._log, self._config.application_id), list(backups(self._location, backup_id))
+        before = newest_reset(self._log, self._config.application_id)
+        whole = list(backups(self._location, backup_id))
+        found = [as_declared(each, self._topology) for each in whole]
         own: tuple[str, ...] = ()
         if before is not None and before.state == "begun" and before.work is not None and before.work.backup:
             own = before.work.changelogs
@@ -112,19 +115,24 @@ class _Restore:
                 size = backup.of_task(task).copy.size_bytes
                 row = {"task": task, "backup": backup.id, "node": backup.node, "outcome": "restored", "bytes": size}
                 self.rows.append({**row, "why": f"{why} {missed}".strip()})
+        if whole and (gone := undeclared(whole[0], self._topology)):
+            self.rows.append({**NO_TASK, "outcome": "left out", "why": gone})
         ordinals, names = tuple(each.ordinal for each in chosen), tuple(store.name for store in stores)
         newest = max((each.id for each in self._begun.values()), default="none")
         return ResetWork(subtopologies=ordinals, stores=names, changelogs=changelogs, backup=newest)
 
     def _fetched(self, task: str, sources: Iterable[str], found: Sequence[Backup]) -> tuple[Backup, str]:
         """Return the newest usable backup of this task, and why no newer one is."""
-        why = ""
+        topics, why = {topic for backup in found for topic in backup.committed.get(task, ())}, ""
         for backup in found:
             if task not in backup.committed:
                 continue
             ids = {name: self._ids.get(name, "") for name in sources}
             if any(backup.copy.topics.get(name, topic_id) != topic_id for name, topic_id in ids.items()):
                 why = why or OTHER_TOPICS
+                continue
+            if topics - backup.committed[task].keys():
+                why = why or f"The backup {backup.id} of node {backup.node} has a part of its input alone."
                 continue
             try:
                 if task in tasks(backup):
@@ -181,7 +189,8 @@ class _Restore:
     def _bring_back(self, task: str, producer: Producer) -> None:
         subtopology = self._topology.subtopology_at(TaskId.parse(task).subtopology)
         assert subtopology is not None, "its backup was looked for"
-        ids = {topic.name: self._ids[topic.name] for topic in subtopology.sources}
+        known = self._begun[task].copy.topics
+        ids = {topic.name: self._ids[topic.name] for topic in subtopology.sources if topic.name in known}
         with self._directory.lock_task(task):
             if not CopyDirectory(self._directory.application, task).place(self._directory.task(task), ids):
                 raise RetryLaterError(f"The stores of task {task} were changed while they were restored: try again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation, check_id
 from stateline.backup.reading import backups, verify
 from stateline.backup.retention import sweep
@@ -43,9 +44,11 @@ def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row]
     for found, node in manifests:
         if found == wanted:
             backup = location.read(found, node)
-            wrong = verify(location, backup, topology)
+            wrong = verify(location, as_declared(backup, topology), topology)
             faults += len(wrong)
             whole = {"backup": found, "node": node, "task": None, "outcome": "whole", "why": None}
+            if why := undeclared(backup, topology):
+                rows.append({**whole, "outcome": "left out", "why": why})
             rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
     return rows, faults
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
 
+from stateline.cli.table import Row
 from stateline.log.interface import Admin
 from stateline.model.replay import processed_by, written_by
 from stateline.model.reset_command import reset_command
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import InvalidArgumentError, TopicPartition, TransactionalStore
 
+NO_TASK: Row = {"task": None, "backup": None, "node": None, "outcome": None, "bytes": 0, "why": ""}
 OTHER_TOPICS = (
     "A topic that its stores were made from is gone, or was created again: its offsets mean other records now."
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
+from stateline.backup.declared_parts import as_declared, made_from, undeclared, without_forgotten
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, place, refuse_forgotten, tasks
-from stateline.cli.backup.restorable import OTHER_TOPICS
+from stateline.backup.reading import backups, place, tasks
+from stateline.cli.backup.restorable import NO_TASK, OTHER_TOPICS
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline.model.topology import Subtopology, Topology
+from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
 from stateline_store.snapshots.backup import Backup
 from stateline_store.task_id import TaskId
@@ -32,9 +33,11 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
     found = [each for each in backups(location, backup_id) if node in (None, each.node)]
     if not found:
         raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
-    ids = _topic_ids(config, topology)
-    names = sorted({task for backup in found for task in tasks(backup)}, key=TaskId.parse)
-    return [_restored(location, config, topology, task, found, ids) for task in names]
+    ids, known = _topic_ids(config, topology), [as_declared(each, topology) for each in found]
+    names = sorted({task for backup in known for task in tasks(backup)}, key=TaskId.parse)
+    rows = [_restored(location, config, topology, task, known, ids) for task in names]
+    why = undeclared(found[0], topology)
+    return [*rows, {**NO_TASK, "outcome": "left out", "why": why}] if why else rows
 
 
 def _restored(
@@ -45,41 +48,32 @@ def _restored(
     found: Sequence[Backup],
     ids: dict[str, str],
 ) -> Row:
-    directory = StateDirectory(config.state_dir, config.application_id)
-    none = {"task": task, "backup": None, "node": None, "outcome": "not restored", "bytes": 0}
-    subtopology = topology.subtopology_at(TaskId.parse(task).subtopology)
-    if subtopology is None:
-        return {**none, "why": "The application has no such task any more."}
-    of_task, why = {topic: ids.get(topic, "") for topic in _topics(topology, subtopology)}, ""
+    directory, why = StateDirectory(config.state_dir, config.application_id), ""
     for backup in found:
         if task not in tasks(backup):
             continue
         row = {"task": task, "backup": backup.id, "node": backup.node}
         try:
-            refuse_forgotten(backup, task, topology, ConfiguredTopics.of(config))
-            size = place(location, backup, task, topology, directory, of_task)
+            taken, partly = without_forgotten(backup, task, topology, ConfiguredTopics.of(config))
+            size = place(location, taken, task, topology, directory, made_from(taken, task, topology, ids))
         except (DamagedDataError, DoesNotExistError) as error:
             why = why or str(error)
             continue
         except StatelineError as error:
             return {**row, "outcome": "not restored", "bytes": 0, "why": str(error)}
         if size is not None:
-            return {**row, "outcome": "restored", "bytes": size, "why": why}
+            return {**row, "outcome": "restored", "bytes": size, "why": f"{why} {partly}".strip()}
         is_there = (directory.task(task) / "rocksdb").exists()
         told = _THERE if is_there else OTHER_TOPICS
         return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}
-    return {**none, "why": why}
+    return {**NO_TASK, "task": task, "outcome": "not restored", "why": why}
 
 
 def _topic_ids(config: Config, topology: Topology) -> dict[str, str]:
     """Return the ids of the application's topics as they are now."""
-    names = {topic for each in topology.subtopologies for topic in _topics(topology, each)}
+    logs = (store.changelog(topology.application_id) for each in topology.subtopologies for store in each.stores)
+    sources = {topic.name for each in topology.subtopologies for topic in each.sources}
     log = configured_log(config)
     with closing(log), closing(log.admin()) as admin:
-        return {name: info.topic_id for name, info in admin.topics(sorted(names)).items()}
-
-
-def _topics(topology: Topology, subtopology: Subtopology) -> set[str]:
-    """Return the topics that the stores of this subtopology are made from."""
-    changelogs = (store.changelog(topology.application_id) for store in subtopology.stores)
-    return {topic.name for topic in subtopology.sources} | {name for name in changelogs if name is not None}
+        found = admin.topics(sorted(sources | {name for name in logs if name is not None}))
+        return {name: info.topic_id for name, info in found.items()}

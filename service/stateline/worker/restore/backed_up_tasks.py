@@ -2,8 +2,7 @@
 
 A task that the group gives to this worker is looked up in the backups before it is opened. Threads fetch its files,
 while the worker processes other tasks and stays in its group. Then the task is opened as any other: it reads each
-changelog from the offset in the files on. A backup only saves time. Without a usable one, the changelogs are read from
-the beginning.
+changelog from the offset in the files on. Without a usable backup, the changelogs are read from the beginning.
 
 | the task                                      | is opened                                               |
 |-----------------------------------------------|---------------------------------------------------------|
@@ -11,6 +10,9 @@ the beginning.
 | has a backup                                  | when the files are here, checked and placed             |
 | has none, a damaged one, or one of a topic    | when that is known; the next older backup is tried      |
 | that was created again                        | first                                                   |
+| has stores without a changelog, and the       | when the location answers: it asks again after a pause. |
+| location or the disk refuses                  | Only a backup brings these rows                         |
+| has none of these, and they refuse            | at once: a backup only saves time                       |
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from stateline.backup.declared_parts import as_declared, made_from, undeclared, unlogged_stores, without_forgotten
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, declared, place, refuse_forgotten, tasks
+from stateline.backup.reading import backups, declared, place, tasks
 from stateline.config.settings import Config
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
@@ -29,9 +32,10 @@ from stateline.worker.tasks.task import Task
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
-    LockedError,
+    NewerFormatError,
+    RetryLaterError,
     StateDirectory,
-    StatelineError,
+    TopologyError,
 )
 from stateline_store.snapshots.backup import Backup
 from stateline_store.task_id import TaskId
@@ -40,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 2  # tasks; each reads one file at a time
 _MOST_TRIED = 5  # backups of a task
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0  # each is twice the one before
 
 
 class BackedUpTasks:
@@ -52,7 +57,8 @@ class BackedUpTasks:
         url = config.backup_location
         self._location = None if url is None else BackupLocation(url, topology.application_id)
         self._threads: ThreadPoolExecutor | None = None
-        self._fetching: dict[TaskId, Future[bool]] = {}
+        self._fetching: dict[TaskId, Future[None]] = {}
+        self._refused: dict[TaskId, tuple[float, float]] = {}  # when it asks again, and the pause until then
         self._looked_at: set[TaskId] = set()
 
     def is_ready(self, task: Task, ids: Mapping[str, str]) -> bool:
@@ -62,60 +68,87 @@ class BackedUpTasks:
             return True
         if task.id not in self._fetching:
             if (task.directory / "rocksdb").exists() or not declared(self._topology, str(task.id)):
-                self._looked_at.add(task.id)
-                return True
+                return self._has_looked_at(task.id)
+            if time.monotonic() < self._refused.get(task.id, (0.0, 0.0))[0]:
+                return False
             self._threads = self._threads or ThreadPoolExecutor(_AT_ONCE, "backup")
-            own = {topic: ids.get(topic, "") for topic in task.topology.log_topics()}
-            self._fetching[task.id] = self._threads.submit(self._fetch, self._location, str(task.id), own)
+            self._fetching[task.id] = self._threads.submit(self._fetch, self._location, str(task.id), dict(ids))
         if not self._fetching[task.id].done():
             return False
-        self._looked_at.add(task.id)
-        found = self._fetching.pop(task.id)
-        if (error := found.exception()) is not None:
+        error = self._fetching.pop(task.id).exception()
+        if isinstance(error, _RowsAtStakeError):
+            pause_s = min(2 * self._refused.get(task.id, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
+            self._refused[task.id] = time.monotonic() + pause_s, pause_s
+            _log.warning("Task %s waits for its backup and asks again in %g s: %s", task.id, pause_s, error)
+            return False
+        if error is not None:
             _log.error("Task %s is read from its changelogs alone", task.id, exc_info=error)
-        return True
+        return self._has_looked_at(task.id)
 
     def forget(self, task_id: TaskId) -> None:
         """The worker has lost this task. A running fetch ends by itself."""
         self._looked_at.discard(task_id)
+        self._refused.pop(task_id, None)
 
     def close(self) -> None:
         """Wait for running fetches."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
-    def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str]) -> bool:
-        """Place the stores of the newest usable backup. Returns whether there was one."""
-        tried = 0
+    def _has_looked_at(self, task_id: TaskId) -> bool:
+        self._looked_at.add(task_id)
+        self._refused.pop(task_id, None)
+        return True
+
+    def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str]) -> None:
+        """Place the stores of the newest usable backup, if there is one. Raises `_RowsAtStakeError`."""
+        unlogged, seen, tried = ", ".join(unlogged_stores(self._topology, task_id)), 0, 0
         try:
-            for backup in backups(location):
-                if task_id in tasks(backup) and _are_of(backup, ids):
+            for whole in backups(location):
+                backup = as_declared(whole, self._topology)
+                seen += task_id in tasks(backup)
+                if task_id in tasks(backup) and self._is_of(backup, task_id, ids):
                     tried += 1
                     if self._placed(location, backup, task_id, ids):
-                        return True
+                        if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
+                            _log.info("Task %s: %s", task_id, why)
+                        return
                     if tried >= _MOST_TRIED:
                         break
-            why = f"{tried} backups of it cannot be used" if tried else f"{location.url} has no backup of it"
-        except StatelineError as error:
+            why = f"{location.url} has {seen} backups of it, and none that can be used"
+        except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk
+            if unlogged:
+                raise _RowsAtStakeError(
+                    f"{error} Only a backup has the rows of {unlogged}, without a changelog. To start without these "
+                    "rows, unset backup.location."
+                ) from error
             why = str(error)
         _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
-        return False
+        if unlogged and seen:
+            _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, unlogged)
+
+    def _is_of(self, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
+        """Whether the task's stores were made from the topics of now."""
+        made_of = made_from(backup, task_id, self._topology, ids)
+        return all(backup.copy.topics.get(topic) == topic_id for topic, topic_id in made_of.items())
 
     def _placed(self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
         began_s = time.monotonic()
         try:
-            refuse_forgotten(backup, task_id, self._topology, self._configured)
-            size = place(location, backup, task_id, self._topology, self._directory, ids)
-        except (DamagedDataError, DoesNotExistError, LockedError) as error:
+            taken, partly = without_forgotten(backup, task_id, self._topology, self._configured)
+            made_of = made_from(taken, task_id, self._topology, ids)
+            size = place(location, taken, task_id, self._topology, self._directory, made_of)
+        except (DamagedDataError, DoesNotExistError, NewerFormatError, TopologyError) as error:
             _log.warning("Task %s cannot begin with the backup %s: %s", task_id, backup.id, error)
             return False
         if size is None:
             return False
         took_s = time.monotonic() - began_s
         _log.info("Task %s begins with the backup %s: %d bytes in %.1f s", task_id, backup.id, size, took_s)
+        if partly:
+            _log.warning("Task %s: %s", task_id, partly)
         return True
 
 
-def _are_of(backup: Backup, ids: Mapping[str, str]) -> bool:
-    """Whether the stores were made from these topics."""
-    return all(backup.copy.topics.get(topic) == topic_id for topic, topic_id in ids.items())
+class _RowsAtStakeError(RetryLaterError):
+    """The location or the disk refuses, and only a backup has rows of this task."""

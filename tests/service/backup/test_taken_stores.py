@@ -1,0 +1,217 @@
+"""The stores of a backup that a task takes: declarations have changed since, or the location refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from stateline import serdes, stores
+from stateline.backup.location import BackupLocation
+from stateline.cli.backup.lost_changelogs import restored_without_changelogs
+from stateline.cli.backup.making import make_now
+from stateline.cli.backup.reading import verified
+from stateline.cli.backup.restoring import restored
+from stateline.config.settings import Config
+from stateline.dsl.app import App
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
+from stateline.model.store_definition import DAY_MS
+from stateline_store import NotPresentError, RetryLaterError
+from support.http.faulty_proxy import Answered, FaultyProxy
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+
+ID, TOPIC = "app", "in"
+BEFORE, AFTER = ("kept", "quiet", "gone"), ("added", "kept", "quiet")
+
+
+def counting(*names: str, other: str = "") -> App:
+    """Counts the records of a key in each of these stores, of which `quiet` has no changelog."""
+    app = App(ID)
+    common: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
+    if other:  # as subtopology 0, so that the other one has another number without it
+        kept = app.store(stores.key_value(f"of_{other}", **common))
+        app.process(app.topic(other, **common), stores=[kept], name="other")(_count)
+    made = [app.store(stores.key_value(name, logged=name != "quiet", **common)) for name in names]
+    app.process(app.topic(TOPIC, **common), stores=made, name="count")(_count_thrice)
+    return app
+
+
+def _count(record: Any, view: Any) -> None:
+    view.put(record.key, (view.get(record.key) or 0) + 1)
+
+
+def _count_thrice(record: Any, one: Any, two: Any, three: Any) -> None:
+    for view in (one, two, three):
+        _count(record, view)
+
+
+class Scene:
+    def __init__(self, log: Log, path: Path, url: str) -> None:
+        self.log, self.path, self.url, self._readers = log, path, url, 0
+        create(log, {TOPIC: 1, "more": 1})
+
+    def config(self, app: App) -> Config:
+        log = f"embedded:{self.path / 'log.db'}"
+        return configured(app, self.path / "state", backup__location=self.url, bootstrap__servers=log)
+
+    def works(self, app: App, then: Callable[[App, Config], object] | None = None, **expected: int) -> None:
+        """Write a record more, and run a worker until its stores have these counts."""
+        produce(self.log, TOPIC, [(b"k", json.dumps(1).encode(), 1_000)])
+        config = self.config(app)
+        self._readers += 1
+        with running(app, config, self.log):
+            with closing(Stores(app, config, self.path / f"readers-{self._readers}")) as stored:
+
+                def found() -> dict[str, int]:
+                    return {name: int(stored.rows(name, 1).get(b"k", b"0")) for name in expected}
+
+                eventually(lambda: found() == expected, f"{expected} are counted")
+            if then is not None:
+                then(app, config)
+
+    def loses(self) -> None:
+        shutil.rmtree(self.path / "state" / ID)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, url: str) -> Iterator[Scene]:
+    """An application that was backed up after one record, processed another, and lost its disk."""
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log:
+        made = Scene(log, tmp_path, url)
+        before = counting(*BEFORE, other="more")
+        produce(log, "more", [(b"k", b"1", 1_000)])
+        made.works(before, _backs_up, kept=1, quiet=1, gone=1, of_more=1)
+        made.works(before, kept=2, quiet=2, gone=2)
+        made.loses()
+        yield made
+
+
+def _backs_up(app: App, config: Config) -> None:
+    def is_made() -> bool:
+        with suppress(NotPresentError, RetryLaterError):
+            return make_now(app, config)["partitions"] == len(app.topology().stores)
+        return False
+
+    eventually(is_made, "all stores are backed up")
+
+
+def test_declared_stores_are_restored_and_new_ones_begin_empty(scene: Scene) -> None:
+    after = counting(*AFTER)
+    rows = restored(after, scene.config(after), None, None)
+    assert [(row["task"], row["outcome"]) for row in rows] == [("0_0", "restored"), (None, "left out")]
+    assert rows[1]["why"] == "Not declared any more, so left out: gone, of_more."
+    scene.works(after, kept=3, quiet=2, added=1)
+
+
+def test_a_worker_takes_declared_stores_and_logs_the_others(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    scene.works(counting(*AFTER), kept=3, quiet=2, added=1)
+    assert "Task 0_0: Not declared any more, so left out: gone, of_more." in caplog.messages
+
+
+def test_changelogs_are_written_again_for_declared_stores(scene: Scene) -> None:
+    after = counting(*AFTER)
+    with closing(scene.log.admin()) as admin:
+        admin.delete_topics([f"{ID}-{name}-changelog" for name in ("kept", "gone")])
+    rows = restored_without_changelogs(after, scene.config(after), None, [], print)
+    assert [(row["task"], row["outcome"]) for row in rows] == [("0_0", "restored"), (None, "left out")]
+    scene.works(after, kept=3, quiet=3, added=2)
+
+
+def test_stores_that_are_not_declared_any_more_are_no_damage(scene: Scene) -> None:
+    after = counting(*AFTER)
+    rows, faults = verified(after, scene.config(after), None)
+    assert faults == 0
+    assert [(row["task"], row["outcome"]) for row in rows] == [(None, "left out"), (None, "whole")]
+
+
+@pytest.fixture
+def proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Stands before the object store, once there is a backup."""
+    port = urlsplit(os.environ["AWS_ENDPOINT_URL"]).port
+    assert port is not None
+    with closing(FaultyProxy(port)) as made:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", made.url)
+        yield made
+
+
+OVER_S3 = pytest.mark.parametrize("url", ["s3"], indirect=True)
+
+
+@OVER_S3
+def test_a_worker_waits_for_a_location_that_refuses_if_only_a_backup_has_rows(
+    scene: Scene, proxy: FaultyProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.faults.append(Answered("403 Forbidden"))
+    scene.works(counting(*AFTER), kept=3, quiet=2, added=1)
+    (told,) = _warnings(caplog, "waits for its backup")
+    assert "asks again in 1 s" in told
+    assert "Only a backup has the rows of quiet" in told
+    assert "unset backup.location" in told
+
+
+@OVER_S3
+def test_a_worker_without_such_rows_reads_the_changelogs_at_once(scene: Scene, proxy: FaultyProxy) -> None:
+    proxy.faults.extend([Answered("403 Forbidden")] * 100)
+    scene.works(counting("kept", "added", "new"), kept=3, added=1)
+
+
+def test_an_old_backup_still_brings_rows_that_no_changelog_has(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    app = counting(*AFTER)
+    location = BackupLocation(scene.url, ID)
+    (name,) = location.manifests()
+    made = location.read(*name)
+    location.write(replace(made, created_at_ms=made.created_at_ms - 2 * DAY_MS))
+    scene.works(app, kept=3, quiet=2, added=1)
+    (told,) = _warnings(caplog, "only stores without a changelog are taken: quiet.")
+    assert "delete.retention.ms" in told
+    scene.loses()
+    (row, _) = restored(app, scene.config(app), None, None)
+    assert row["outcome"] == "restored"
+    scene.works(app, kept=4, quiet=2, added=2)
+
+
+def test_a_worker_tells_that_rows_without_a_changelog_are_lost(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    location = BackupLocation(scene.url, ID)
+    location.delete_files([each.digest for each in location.files()])
+    scene.works(counting(*AFTER), kept=3, quiet=1, added=1)
+    assert _warnings(caplog, "begins without the rows of quiet")
+
+
+@pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])
+def test_a_worker_takes_an_older_backup_if_a_file_of_the_newest_is_damaged(
+    scene: Scene, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = counting(*AFTER)
+    scene.works(app, _backs_up, kept=3, quiet=2, added=1)
+    scene.loses()
+    location = BackupLocation(scene.url, ID)
+    older, newest = (location.read(*name) for name in location.manifests())
+    digest = min(newest.named - older.named)
+    (size,) = (file.size for file in location.files() if file.digest == digest)
+    content = b"".join(location.checked_piece(digest, size, "the file"))
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(content[:-1] if harm == "truncated" else bytes([content[0] ^ 1]) + content[1:])
+    location.delete_files([digest])
+    if harm != "gone":
+        location.put_file(digest, damaged, damaged.stat().st_size)
+    caplog.set_level(logging.INFO)
+    scene.works(app, kept=4, quiet=2, added=2)
+    (told,) = _warnings(caplog, f"cannot begin with the backup {newest.id}")
+    assert digest in told
+    assert any(f"begins with the backup {older.id}" in message for message in caplog.messages)
+
+
+def _warnings(caplog: pytest.LogCaptureFixture, said: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and said in r.getMessage()]
