@@ -44,7 +44,8 @@ def suppressed(
     is_generated = name is not None and number_in(name, "KTABLE-SUPPRESS-STATE-STORE") is not None
     given = name if name is None or is_generated else f"{name}-store"
     store = checked_store_name(declarations.store_name(given, "KTABLE-SUPPRESS"))
-    definition = StoreDefinition(store, "key_value", table.key, BufferedChangeSerde(table.value), persistent)
+    value = BufferedChangeSerde(table.value, is_change=True)
+    definition = StoreDefinition(store, "key_value", table.key, value, persistent)
     kept = declarations.operators_store(definition, changelog)
     node = OperatorNode(f"suppress {store}", partial(Suppress, store, until.wait_ms, bounds), (kept,))
     return parent.then(node), kept

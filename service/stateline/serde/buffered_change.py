@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stateline.serde.binding import PartsSerde
@@ -99,7 +99,9 @@ def read_buffered(value: bytes) -> BufferedChange:
 @dataclass(frozen=True, slots=True)
 class BufferedChangeSerde(PartsSerde):
     """`BufferedChange` with values of the serde `inner`. In JSON it has its names. Raises `DamagedDataError` for other
-    bytes."""
+    bytes. `is_change`: rows are changes of a table, not rows of a stream."""
+
+    is_change: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:

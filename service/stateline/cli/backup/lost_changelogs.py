@@ -27,12 +27,13 @@ from stateline.deployment.stores.discarding import settle_resets
 from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset, say_followed
 from stateline.deployment.topics import ensure_topics, refusals
 from stateline.dsl.app import App
-from stateline.log.interface import Admin, Log, LogRow, OffsetNote, Producer
+from stateline.log.interface import Admin, Headers, Log, LogRow, OffsetNote, Producer
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline.processing.changelog import OWNER_EPOCH, position_headers, types_headers
 from stateline.processing.changelog_rows import log_rows, produce_rows
+from stateline.processing.operators.held_origins import held_origin
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
@@ -208,14 +209,23 @@ def _write(definition: StoreDefinition, context: StoreContext, changelog: TopicP
     """Write the rows of a placed store into its changelog, and commit the offset of the last."""
     store = definition.build()
     assert isinstance(store, TransactionalStore)
+    origin_of = held_origin(definition)
+
+    def produce(rows: Sequence[LogRow], last: Headers = ()) -> None:
+        if origin_of is not None:
+            store.rollback()  # forget the origins of the rows before
+            store.keep_origins(
+                {key: origin_of(key, value) for key, value, _ in rows if key is not None and value is not None}
+            )
+        produce_rows(producer, changelog, store, rows, last)
+
     store.init(context)
     try:
         position, waiting = store.position(IsolationLevel.READ_COMMITTED), list[LogRow]()
         for changes in store.committed_changes():
-            produce_rows(producer, changelog, store, waiting)
+            produce(waiting)
             waiting = log_rows(changes, now_ms())
-        last = (*position_headers(position), *types_headers(definition.types))
-        produce_rows(producer, changelog, store, waiting or [_NO_ROW], last)
+        produce(waiting or [_NO_ROW], (*position_headers(position), *types_headers(definition.types)))
         written = producer.flush()
         reached("lost:rows-written")
         # Epochs of later owners are offsets of the new changelog, and may be smaller than that of the old one.
