@@ -44,6 +44,7 @@ from stateline.serde.subscription import (
     write_subscription,
 )
 from stateline.serde.windowed import partition_key
+from stateline_store.rows.timestamped_rows import TIMESTAMP
 
 
 class ForeignKeyJoin(NamedTuple):
@@ -154,7 +155,8 @@ class Resolve:
         rows = with_key_and_value(rows, self._context.failures)
         keys = [self._key(key) for key in rows.known_keys]
         distinct = list(dict.fromkeys(keys))
-        left = dict(zip(distinct, plain(rows_of(self._left, distinct)), strict=True))
+        stored = dict(zip(distinct, rows_of(self._left, distinct), strict=True))
+        left = dict(zip(distinct, plain(stored.values()), strict=True))
         hashes = {key: None if value is None else hash128(value) for key, value in left.items()}
         answers = [read_answer(data or b"") for data in rows.values.raw]
         newest, unknown, stale = dict[bytes, int](), dict[bytes, int](), 0
@@ -166,7 +168,7 @@ class Resolve:
             if answer.value is None and not self._join.is_left:
                 unknown[key] = place
         self._context.failures.drop(stale, "stale")
-        newest |= self._without_partner({key: place for key, place in unknown.items() if key not in newest}, left, rows)
+        newest |= self._without_partner({k: place for k, place in unknown.items() if k not in newest}, stored, rows)
 
         def result(place: int) -> bytes | None:
             key, right = keys[place], answers[place].value
@@ -182,15 +184,16 @@ class Resolve:
         return changed(changes, self._context.each(self._join.name, changes.records, places, result))
 
     def _without_partner(
-        self, unknown: Mapping[bytes, int], left: Mapping[bytes, bytes | None], rows: Rows
+        self, unknown: Mapping[bytes, int], stored: Mapping[bytes, bytes | None], rows: Rows
     ) -> dict[bytes, int]:
-        """Return those of these left rows that have no foreign key. Ask again for the others: whether there is a right
-        row is unknown."""
+        """Return those of these left rows that have no foreign key. Ask again for the others, with their timestamps:
+        whether there is a right row is unknown."""
         make, before = self._registrations, self._context.of_before
+        left = {key: row[TIMESTAMP.size :] if (row := stored[key]) is not None else None for key in unknown}
         foreign = {key: before(lambda: make.foreign_key(key, left[key])) for key in unknown}  # noqa: B023 - called at once
         for key, its in foreign.items():
             if its is not None:
-                record, at_ms = rows.records[unknown[key]], rows.timestamps[unknown[key]]
+                record, at_ms = rows.records[unknown[key]], TIMESTAMP.unpack_from(stored[key] or b"")[0]
                 self._context.outputs.append(make.written(its, SUBSCRIBE, key, left[key], record, at_ms))
         return {key: unknown[key] for key, its in foreign.items() if its is None}
 

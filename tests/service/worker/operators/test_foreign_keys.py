@@ -123,6 +123,17 @@ def test_a_result_goes_although_its_row_changed_before_the_answer_that_ends_it(o
         assert driver.store("inner").all() == []
 
 
+def test_a_row_that_asks_again_keeps_its_timestamp() -> None:
+    with TestDriver(declared()) as driver:
+        driver.pipe("names", "c1", "Ada", timestamp_ms=1)
+        driver.pipe("orders", "o1", "c1-a", timestamp_ms=9)
+        stale = SubscriptionAnswer(hash128(b"c1-old"), None)
+        driver.pipe("app-i-subscription-response-topic", "o1", stale, timestamp_ms=3)
+        asked = driver.read("app-i-subscription-registration-topic")
+        assert [(each.value.instruction, each.timestamp_ms) for each in asked] == [(3, 9), (2, 9)]
+        assert [(each.value, each.timestamp) for each in driver.store("inner").all()] == [("c1-a/Ada", 9)]
+
+
 def test_a_late_answer_of_another_foreign_key_leaves_the_result() -> None:
     with TestDriver(declared()) as driver:
         driver.pipe("names", "c2", "Bob", timestamp_ms=1)
