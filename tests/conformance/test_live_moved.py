@@ -13,6 +13,7 @@ from conformance.live import Rows, Sides, both_sides, difference
 from conformance.live_app import JOINED, MOVED
 from conformance.live_input import PARTITIONS, RECORDS, Input, write_input
 from stateline.log.kafka import KafkaLog
+from stateline.processing.changelog import own_headers
 from support.kafka.java_streams import class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
@@ -22,6 +23,8 @@ from support.run.length import long_or_short
 pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)
 
 Row: TypeAlias = tuple[bytes | None, bytes | None, int]
+Change: TypeAlias = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+"""Partition, key, value, timestamp and headers of a changelog's record."""
 WRITTEN = (*JOINED, "limited")
 
 
@@ -67,6 +70,62 @@ def test_rows_with_a_partner_and_without_leave_as_in_kafka_streams_or_earlier(st
     assert earlier.total() < theirs.total() / 20
 
 
+def changes(sides: Sides, store: str) -> tuple[list[Change], list[Change]]:
+    """Every record of Java's changelog of a store, and of ours."""
+    topics = sides.java.changelog(store), sides.our_changelog(store)
+    theirs, ours = (
+        [
+            (record.partition, record.key, record.value, record.timestamp_ms, tuple(own_headers(record.headers)))
+            for record in read_all(sides.log, topic, PARTITIONS)
+        ]
+        for topic in topics
+    )
+    return theirs, ours
+
+
+def last(found: list[Change]) -> Rows:
+    """The last record of each key, none if that is a delete."""
+    rows: Rows = {}
+    for partition, key, *row in found:
+        rows.pop((partition, key), None)
+        if row[0] is not None:
+            rows[partition, key] = row
+    return rows
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "joined-this-join-store",
+        "joined-other-join-store",
+        "joinedleft-this-join-store",
+        "joinedleft-outer-other-join-store",
+        "joinedouter-outer-this-join-store",
+        "joinedouter-outer-other-join-store",
+    ],
+)
+def test_rows_of_joined_streams_have_the_changelog_of_javas(store: str, sides: Sides) -> None:
+    """Kafka Streams has records besides, for rows without a value, and for those that are too late for the store."""
+    theirs, ours = changes(sides, store)
+    assert len(ours) > 500
+    assert not Counter(ours) - Counter(theirs)
+    retention_ms, newest_ms = sides.definition(store).retention_ms, Counter[int]()
+    more = Counter(theirs) - Counter(ours)
+    for each in theirs:
+        partition, _, value, at_ms, _ = each
+        if value is not None and each not in more:
+            newest_ms[partition] = max(newest_ms[partition], at_ms)
+        assert each not in more or value is None or at_ms <= newest_ms[partition] - retention_ms, each
+
+
+@pytest.mark.parametrize("store", ["joinedleft-left-shared-join-store", "joinedouter-outer-shared-join-store"])
+def test_rows_that_wait_for_a_partner_have_the_changelog_of_javas(store: str, sides: Sides) -> None:
+    """Kafka Streams has records besides, of rows that came and went between two of our commits."""
+    theirs, ours = (Counter(each for each in found if each[2] is not None) for found in changes(sides, store))
+    assert ours.total() > 50
+    assert not ours - theirs
+
+
 def newest(sides: Sides, topic: str) -> dict[str, str]:
     """The rows of a table."""
     found: dict[str, str] = {}
@@ -87,9 +146,9 @@ def joined_by_foreign_key(sides: Sides, *, is_left: bool) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("store", ["foreignkey", "foreignleft"])
-def test_a_join_by_foreign_key_has_the_rows_of_both_tables(store: str, sides: Sides) -> None:
-    """Java may keep a row whose order has changed before the answer came that there is no customer."""
+def work_off_answers(sides: Sides, store: str) -> None:
+    """Wait until both have the rows of both tables. Java may keep a row whose order has changed before the answer came
+    that there is no customer."""
     wanted = joined_by_foreign_key(sides, is_left=store == "foreignleft")
     assert len(wanted) > 10
     eventually(lambda: values(sides.our_rows(store)) == wanted, "the worker has all answers")
@@ -99,6 +158,19 @@ def test_a_join_by_foreign_key_has_the_rows_of_both_tables(store: str, sides: Si
         return {key: value for key, value in found.items() if key in wanted or store == "foreignleft"}
 
     eventually(lambda: javas() == wanted, "Kafka Streams has all answers")
+
+
+@pytest.mark.parametrize("store", ["foreignkey", "foreignleft"])
+def test_a_join_by_foreign_key_has_the_rows_of_both_tables(store: str, sides: Sides) -> None:
+    work_off_answers(sides, store)
+
+
+def test_subscriptions_have_the_changelog_of_javas(sides: Sides) -> None:
+    """Those of the left join: an inner one subscribes again after some stale answers."""
+    work_off_answers(sides, "foreignleft")
+    theirs, ours = map(last, changes(sides, "foreignleft-subscription-store"))
+    assert len(theirs) > 50
+    assert difference(theirs, ours) == ""
 
 
 def test_a_sum_of_groups_is_that_of_kafka_streams(sides: Sides) -> None:
