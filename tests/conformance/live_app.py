@@ -102,6 +102,10 @@ class Kept:
         waiting = self._table("left").suppress(until_time_limit(_ms(WAIT_MS)), name="limited")
         waiting.to_stream().to(f"{self._prefix}ours-limited")
 
+    def versions(self) -> None:
+        trades = self._app.stream(f"{self._prefix}trades", **TEXTS)
+        trades.to_table("versions", versioned=_ms(HISTORY_MS))
+
     def _cogrouped(self) -> CogroupedStream[Table, WindowedTable]:
         odd, rest = self._events().filter(_is_odd), self._events().filter_not(_is_odd)
         return odd.group_by_key().cogroup(partial(_added, "A")).cogroup(rest.group_by_key(), partial(_added, "B"))
@@ -169,6 +173,8 @@ MOVED: dict[str, Callable[[Kept], None]] = {
     "limited": Kept.limited,
 }
 """Operators of an application of their own: as `MovedRows.java`."""
+BY_VERSION: dict[str, Callable[[Kept], None]] = {"versions": Kept.versions}
+"""Tables with versions, not there in Java."""
 NOTED = [store for store in STORES if store.startswith("noted")]
 """Stores that a processor fills with values and the headers of their records: as `NotedStores.java`."""
 
@@ -243,7 +249,7 @@ def build(application_id: str, prefix: str, kept_stores: Iterable[str] = STORES)
     app = App(application_id)
     kept = Kept(app, prefix)
     for store in kept_stores:
-        {**STORES, **MOVED}[store](kept)
+        {**STORES, **MOVED, **BY_VERSION}[store](kept)
     return app
 
 

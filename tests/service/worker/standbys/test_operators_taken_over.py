@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from conformance import live_app
-from conformance.live_app import JOINED, MOVED
+from conformance.live_app import BY_VERSION, JOINED, MOVED
 from conformance.live_input import Sent, begin_ms, input_of
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
@@ -29,10 +29,10 @@ from support.processes.running_worker import configured, create, eventually, rea
 
 PARTITIONS, RECORDS = 2, 3_000
 SESSION_MS = 6_000
-INPUT = {"events": "events", "others": "versioned", "left": "left", "right": "right"}
+INPUT = {"events": "events", "others": "versioned", "left": "left", "right": "right", "trades": "table"}
 WRITTEN = (*JOINED, "limited")
 KEPT = ("groupcount", "groupsum", "cogroup", "cowindows", "foreignkey", "foreignleft")
-STORES = (*MOVED, "groupcount", "cogroup", "cowindows")
+STORES = (*MOVED, *BY_VERSION, "groupcount", "cogroup", "cowindows")
 SETTINGS: dict[str, Any] = {
     "processing.guarantee": "exactly_once_v2",
     "num.standby.replicas": 1,
@@ -108,12 +108,12 @@ class Scene:
         found = self._read(f"{self.prefix}ours-{store}")
         return Counter((record.key, record.value, record.timestamp_ms) for record in found)
 
-    def kept(self, store: str) -> Rows:
-        """The last value of each key in a store's changelog."""
+    def kept(self, store: str, *, versions: bool = False) -> Rows:
+        """The last value of each key in a store's changelog, or all of its versions, deletes included."""
         found: Rows = {}
         for record in self._read(f"{self.app.application_id}-{store}-changelog"):
-            found.pop(name := (record.partition, record.key), None)
-            if record.value is not None:
+            found.pop(name := (record.partition, record.key, record.timestamp_ms if versions else 0), None)
+            if record.value is not None or versions:
                 found[name] = record.value
         return found
 
@@ -189,3 +189,8 @@ def test_subscriptions_are_those_of_one_worker(store: str, alone: Scene, changed
     name = f"{store}-subscription-store"
     assert changed.kept(name).keys() == alone.kept(name).keys()
     assert len(alone.kept(name)) > 10
+
+
+def test_a_versioned_table_has_the_versions_that_one_worker_leaves(alone: Scene, changed: Scene) -> None:
+    assert changed.kept("versions", versions=True) == alone.kept("versions", versions=True)
+    assert len(alone.kept("versions", versions=True)) > 100
