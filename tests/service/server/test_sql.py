@@ -68,11 +68,18 @@ def refused(client: httpx.Client, sql: str, status: int, reason: str, **members:
     return detail
 
 
-def test_an_error_shows_the_paths_of_the_statement_itself(client: httpx.Client) -> None:
-    where: dict[str, Any] = {"status": 422, "reason": "SQL_INVALID"}
-    assert "/home/x" in refused(client, "select '/home/x'::int", **where)
-    assert "/home/y" in refused(client, "select ($1::varchar)::int", **where, params=["/home/y"])
-    assert "/tmp/z" in refused(client, "select /tmp/z", **where)
+@pytest.mark.parametrize(
+    ("sql", "params", "path"),
+    [
+        ("select '/home/x'::int", [], "/home/x"),
+        ("select ($1::varchar)::int", ["/home/y"], "/home/y"),
+        ("select /tmp/z", [], "/tmp/z"),
+    ],
+)
+def test_an_error_shows_the_paths_of_the_statement_itself(
+    client: httpx.Client, sql: str, params: list[str], path: str
+) -> None:
+    assert path in refused(client, sql, 422, "SQL_INVALID", params=params)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,9 @@ def _by_method(path: str, handlers: Mapping[str, Callable[[Request], Awaitable[R
         try:
             return await handler(request)
         except NodeRefusedError as refused:
-            where: dict[str, Any] = {"store": refused.store, "partition": refused.partition, "owner": refused.owner}
-            return problem_response(refused.error, **where)
+            return problem_response(
+                refused.error, store=refused.store, partition=refused.partition, owner=refused.owner
+            )
 
     return Route(path, handle, methods=list(handlers))
 
