@@ -51,9 +51,9 @@ class Fault(NamedTuple):
 
 
 def backups(location: BackupLocation, until: str | None = None) -> Iterator[Backup]:
-    """Yield the readable backups, newest first: that of the id `until` and older ones, or all. Others are logged. Of
-    backups with the same id, one alone has a task (`settled`). Raises `DoesNotExistError` if there is no backup of the
-    id `until`."""
+    """Yield the readable backups, newest first: that of the id `until` and older ones, or all. Others are logged. If
+    several with the same id have a task, one keeps it (`settled`). Raises `DoesNotExistError` if there is no backup of
+    the id `until`."""
     names = location.manifests()
     if until is not None:
         check_id(location, until, (backup_id for backup_id, _ in names))

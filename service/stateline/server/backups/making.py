@@ -40,7 +40,7 @@ T = TypeVar("T")
 _NICENESS = 10
 
 
-class Made(NamedTuple):
+class MadeBackup(NamedTuple):
     """A backup, the files that were written for it, and the reason for each task that runs here and is not in it."""
 
     backup: Backup
@@ -72,14 +72,14 @@ class BackupMaker:
         places = (each for name, each in placements.items() if name in names)
         return sorted({each.task_id(number) for each in places for number in range(each.partitions)}, key=TaskId.parse)
 
-    async def make(self, id_: str) -> Made:
+    async def make(self, id_: str) -> MadeBackup:
         """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. Raises
         `NotPresentError` if no task runs here, and `RetryLaterError` when the location or the disk refuses."""
         unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms())
         try:
             backup, lacks = await self._linked(id_, unfinished.id)
             reached("backup:linked")
-            return Made(*await self._run(self._writer.write, backup, unfinished.path, self._stopped), lacks)
+            return MadeBackup(*await self._run(self._writer.write, backup, unfinished.path, self._stopped), lacks)
         finally:
             unfinished.close()
             await asyncio.to_thread(self._snapshots.give_up, unfinished.id)
