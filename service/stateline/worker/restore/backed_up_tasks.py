@@ -37,12 +37,13 @@ from stateline_store import (
     StateDirectory,
     TopologyError,
 )
+from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 2  # tasks; each reads one file at a time
+_AT_ONCE = 2  # tasks; each fetches several files at once
 _MOST_TRIED = 5  # backups of a task
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0  # each is twice the one before
 
@@ -67,7 +68,7 @@ class BackedUpTasks:
         if self._location is None or task.id in self._looked_at:
             return True
         if task.id not in self._fetching:
-            if (task.directory / "rocksdb").exists() or not declared(self._topology, str(task.id)):
+            if has_stores(task.directory) or not declared(self._topology, str(task.id)):
                 return self._has_looked_at(task.id)
             if time.monotonic() < self._refused.get(task.id, (0.0, 0.0))[0]:
                 return False
