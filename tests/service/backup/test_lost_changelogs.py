@@ -22,6 +22,7 @@ from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.cli.backup.lost_changelogs import restored_without_changelogs
 from stateline.cli.backup.making import make_now
+from stateline.cli.backup.restoring import restored
 from stateline.cli.reset import execution
 from stateline.cli.reset.scope import Asked
 from stateline.cli.table import Row
@@ -216,6 +217,19 @@ def test_another_machine_restores_the_same_rows_from_the_new_changelogs(scene: S
     scene.restore()
     scene.works("two")
     scene.is_like_the_reference("two", (*LOGGED, "newest"))
+
+
+@on_one_log("embedded", "directories and resets are alike on both")
+@pytest.mark.parametrize("guarantee", ["at_least_once"], indirect=True)
+def test_a_later_backup_is_restored_as_well_once_changelogs_were_lost(scene: Scene) -> None:
+    _backed_up(scene)
+    scene.restore()
+    scene.works(then=scene.backs_up)
+    shutil.rmtree(scene.path / "one" / scene.id)
+    assert {row["outcome"] for row in restored(scene.app, scene.config(), None, None)} == {"restored"}
+    shutil.rmtree(scene.url)  # the worker has what was restored, or nothing
+    scene.works()
+    scene.is_like_the_reference()
 
 
 @on_one_log("embedded", "the steps are the same on both")

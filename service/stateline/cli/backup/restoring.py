@@ -13,7 +13,9 @@ from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
+from stateline.deployment.stores.discarding import settle_resets
 from stateline.dsl.app import App
+from stateline.log.interface import Log
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError, DoesNotExistError, LockedError, StateDirectory, StatelineError
@@ -26,14 +28,19 @@ _THERE = "Its stores are there already."
 def restored(app: App, config: Config, backup_id: str | None, node: str | None) -> list[Row]:
     """Restore each task from its newest backup, or from those of this id and older ones. Returns a row for each task.
 
-    Raises `LockedError` while processes of the application run here, `DoesNotExistError` if there is no backup."""
+    Raises `LockedError` while processes of the application run here, `DoesNotExistError` if there is no backup, and
+    `ConfigurationError` if a reset is not complete."""
     location, topology = BackupLocation.of(config), app.configured_topology(config)
     if running := running_here(config):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
     found = [each for each in backups(location, backup_id) if node in (None, each.node)]
     if not found:
         raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
-    ids, known = _topic_ids(config, topology), [as_declared(each, topology) for each in found]
+    log = configured_log(config)
+    with closing(log):
+        settle_resets(config, log)  # before anything is here: the first start would delete it as older than a reset
+        ids = _topic_ids(log, topology)
+    known = [as_declared(each, topology) for each in found]
     names = sorted({task for backup in known for task in tasks(backup)}, key=TaskId.parse)
     rows = [_restored(location, config, topology, task, known, ids) for task in names]
     why = undeclared(found[0], topology)
@@ -69,11 +76,10 @@ def _restored(
     return {**NO_TASK, "task": task, "outcome": "not restored", "why": why}
 
 
-def _topic_ids(config: Config, topology: Topology) -> dict[str, str]:
+def _topic_ids(log: Log, topology: Topology) -> dict[str, str]:
     """Return the ids of the application's topics as they are now."""
     logs = (store.changelog(topology.application_id) for each in topology.subtopologies for store in each.stores)
     sources = {topic.name for each in topology.subtopologies for topic in each.sources}
-    log = configured_log(config)
-    with closing(log), closing(log.admin()) as admin:
+    with closing(log.admin()) as admin:
         found = admin.topics(sorted(sources | {name for name in logs if name is not None}))
         return {name: info.topic_id for name, info in found.items()}
