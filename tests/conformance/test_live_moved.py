@@ -126,6 +126,16 @@ def test_rows_that_wait_for_a_partner_have_the_changelog_of_javas(store: str, si
     assert not ours - theirs
 
 
+def test_changes_that_wait_have_the_values_of_javas_changelog(sides: Sides) -> None:
+    """Its records have the time of its clock."""
+
+    def waiting() -> list[Rows]:
+        found = map(last, changes(sides, "limited-store"))
+        return [{key: [row[0], row[2]] for key, row in rows.items()} for rows in found]
+
+    eventually(lambda: len(waiting()[0]) > 5 and difference(*waiting()) == "", "both have the same waiting changes")
+
+
 def newest(sides: Sides, topic: str) -> dict[str, str]:
     """The rows of a table."""
     found: dict[str, str] = {}

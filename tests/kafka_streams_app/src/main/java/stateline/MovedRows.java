@@ -66,7 +66,7 @@ final class MovedRows {
     }
 
     static KStream<String, String> limited(KTable<String, String> table) {
-        return table.suppress(Suppressed.untilTimeLimit(WAIT, Suppressed.BufferConfig.unbounded()))
+        return table.suppress(Suppressed.untilTimeLimit(WAIT, Suppressed.BufferConfig.unbounded()).withName("limited"))
                 .toStream();
     }
 
