@@ -39,6 +39,7 @@ from stateline_store.task_id import TaskId
 _log = logging.getLogger(__name__)
 
 _MARGIN_MS = 60 * 60 * 1000
+_WRITE_AGAIN = "To write every file again, run stateline backup now --full on node {!r}."
 
 
 class Fault(NamedTuple):
@@ -159,6 +160,8 @@ def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list
         with tempfile.TemporaryDirectory(prefix="stateline-verify-") as folder:
             try:
                 fetch(location, backup, task_id, topology, CopyDirectory(Path(folder), task_id))
+            except (DamagedDataError, DoesNotExistError) as error:
+                found.append(Fault(backup.id, backup.node, task_id, f"{error} {_WRITE_AGAIN.format(backup.node)}"))
             except StatelineError as error:
                 found.append(Fault(backup.id, backup.node, task_id, str(error)))
     return found

@@ -6,19 +6,23 @@
 | before the manifest is written         | the same                                                                  |
 | afterwards                             | a whole backup                                                            |
 
-A file counts as there if the node's newest manifest names it, or if this process wrote it. That manifest must be
-younger than the retention: an older one may be deleted at any moment, and its files with it.
+A piece counts as there if the node's newest manifest names it, or if this process wrote it. That manifest must be
+younger than the retention: an older one may be deleted at any moment, and its pieces with it. The first backup of a
+process lists the location, and later ones once an hour. Listed pieces that are missing or have another size are written
+again. Other damage is not seen: a full backup writes every piece again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import time
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from threading import Event
 
@@ -35,6 +39,7 @@ _READ_BYTES = 1024 * 1024
 # A manifest this much younger than the retention is a base: a backup must end before it is deleted.
 _MARGIN_MS = 60 * 60 * 1000
 _NO_REST_S = 0.001
+_LISTED_EACH_S = 60 * 60
 
 
 @dataclass(slots=True)
@@ -59,15 +64,17 @@ class BackupWriter:
     _digests: dict[tuple[int, int, int, int], str] = field(default_factory=dict)  # of unchanging files, by `_identity`
     _wrote: dict[str, float] = field(default_factory=dict)  # digest → when this process began to write it
     _base_id: str | None = None
+    _listed_at_s: float = -math.inf
 
-    def write(self, backup: Backup, linked: Path, stopped: Event) -> tuple[Backup, Written]:
-        """Write the backup whose files are linked below this directory. Returns it with its digests.
+    def write(self, backup: Backup, linked: Path, stopped: Event, *, full: bool = False) -> tuple[Backup, Written]:
+        """Write the backup whose files are linked below this directory. Returns it with its digests. `full` writes all
+        pieces, also those that are there.
 
         Raises `RetryLaterError` when the location refuses, when `stopped` is set, or if writing took so long that the
         first files may be deleted."""
         base = self._base()
         with nullcontext() if base is None else self.location.lease(base.id):  # it stays until this one names its files
-            return self._write(backup, linked, stopped, self._there(base))
+            return self._write(backup, linked, stopped, set() if full else self._there(base))
 
     def _write(self, backup: Backup, linked: Path, stopped: Event, there: set[str]) -> tuple[Backup, Written]:
         began_s, done = time.monotonic(), Written()
@@ -102,10 +109,23 @@ class BackupWriter:
         return whole, done
 
     def _there(self, base: Backup | None) -> set[str]:
-        """Return the digests that the location has for certain."""
-        young_s = time.monotonic() - LEFT_ALONE_S / 2
-        wrote = {digest for digest, at_s in self._wrote.items() if at_s > young_s}
-        return wrote if base is None else wrote | base.named
+        """Return the digests that the location has, as far as manifests and listings tell."""
+        at_s = time.monotonic()
+        wrote = {digest for digest, began_s in self._wrote.items() if began_s > at_s - LEFT_ALONE_S / 2}
+        if base is None:
+            return wrote
+        if at_s < self._listed_at_s + _LISTED_EACH_S:
+            return wrote | base.named
+        sizes = _sizes(base)
+        whole = {each.digest for each in self.location.files() if sizes.get(each.digest) == each.size}
+        if lost := sizes.keys() - whole:
+            _log.warning(
+                "%s has lost %d of %d pieces of the backup %s. Those that the stores still have are written again.",
+                *(self.location.url, len(lost), len(sizes), base.id),
+            )
+        else:  # a backup that fails now leaves the lost pieces to the next one
+            self._listed_at_s = at_s
+        return wrote | whole
 
     def _base(self) -> Backup | None:
         """Return this node's newest manifest, unless it may be deleted soon."""
@@ -145,6 +165,13 @@ class BackupWriter:
         """Keep what the newest manifest has, so that memory does not grow."""
         self._digests = {identity: digest for identity, digest in self._digests.items() if digest in named}
         self._wrote.clear()
+
+
+def _sizes(backup: Backup) -> dict[str, int]:
+    """Return the bytes of each piece by its digest."""
+    files = backup.copy.files.items()
+    pieces = (zip(backup.digests[path], piece_sizes(path, size), strict=True) for path, size in files)
+    return dict(chain.from_iterable(pieces))
 
 
 def digest_of(path: Path, size: int, begin: int = 0) -> str:

@@ -228,6 +228,7 @@ def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm:
         file.write_bytes(content[:-1] if harm == "truncated" else bytes([content[0] ^ 1]) + content[1:])
     (told,) = node.backup("verify", code=1)
     assert (told["task"], told["outcome"]) == ("0_1", "damaged")
+    assert f"stateline backup now --full on node {told['node']!r}" in told["why"]
     node.kill()
     shutil.rmtree(node.state / APPLICATION)
     restored = {row["task"]: row for row in node.backup("restore")}
@@ -235,6 +236,14 @@ def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm:
     assert restored["0_1"]["why"], "it says why the newest was not taken"
     node.start()
     node.until_processed()
+
+
+@EVERYWHERE
+def test_a_full_backup_writes_all_files_again(node: Node) -> None:
+    node.backup("now")
+    assert node.backup("now")[0]["written files"] == 0
+    assert node.backup("now", "--full")[0]["written files"] > ON_DISK * PARTITIONS
+    assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
 
 
 def test_stores_of_topics_that_were_created_again_are_not_restored(node: Node) -> None:

@@ -25,7 +25,7 @@ from stateline.backup.webhdfs import WebHdfs
 from stateline.backup.writing import BackupWriter, digest_of
 from stateline.dsl.app import App
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline_store import DamagedDataError, DoesNotExistError, Position
+from stateline_store import DamagedDataError, DoesNotExistError, Position, RetryLaterError
 from stateline_store.snapshots.backup import PIECE_BYTES, Backup, piece_sizes
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.store_copies import StoreCopy
@@ -219,6 +219,42 @@ def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Pa
         pieces = zip(whole.digests["0_0/s/000001.log"], piece_sizes(log.name, size), strict=True)
         assert b"".join(b"".join(location.checked_piece(*each, log.name)) for each in pieces) == content[:size]
     assert written == [2 * PIECE_BYTES + 10, 500, PIECE_BYTES]
+
+
+@pytest.mark.parametrize("harm", ["gone", "truncated", "flipped"])
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_piece_that_the_location_lost_is_written_again(
+    tmp_path: Path, harm: str, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, linked = BackupLocation(str(tmp_path / "location"), "app"), tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    (linked / "000001.sst").write_bytes(b"row")
+    made, writer = backup(int(time.time() * 1000), "a", [0], {"0_0/s/000001.sst": ""}), _writer(location)
+    whole, _ = writer.write(made, tmp_path, Event())
+    assert writer.write(made, tmp_path, Event())[1].files == 0
+    (digest,) = whole.named
+    piece = tmp_path / "location" / "app" / "files" / digest
+    piece.unlink()
+    if harm != "gone":
+        piece.write_bytes(b"ro" if harm == "truncated" else b"rov")
+    if is_restarted:
+        writer = _writer(location)
+    else:
+        assert writer.write(made, tmp_path, Event())[1].files == 0, "it lists once an hour"
+        hour_later_s = time.monotonic() + 60 * 60
+        monkeypatch.setattr(time, "monotonic", lambda: hour_later_s)
+    stopped = Event()
+    stopped.set()
+    with pytest.raises(RetryLaterError):
+        writer.write(made, tmp_path, stopped)
+    assert writer.write(made, tmp_path, Event())[1].files == (harm != "flipped")
+    assert writer.write(made, tmp_path, Event())[1].files == 0
+    assert writer.write(made, tmp_path, Event(), full=True)[1].files == 1
+    assert b"".join(location.checked_piece(digest, 3, "000001.sst")) == b"row"
+
+
+def _writer(location: BackupLocation) -> BackupWriter:
+    return BackupWriter(location, "a", 3_600_000, -1)
 
 
 def test_a_backup_that_is_built_on_stays_until_the_next_one_names_its_files(tmp_path: Path) -> None:

@@ -20,19 +20,28 @@ Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="This backup 
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)
-def now(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> int:
+def now(
+    target: Target,
+    full: Annotated[
+        bool, typer.Option("--full", help="Write every file again, also those that the location has.")
+    ] = False,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> int:
     """Back up the stores of this node now.
 
     Workers go on while it is written. Only files that the location lacks are written. Each node writes its own
     stores: run it on each node, or wait for backup.interval.ms, which all nodes follow. If a worker does not answer,
-    its tasks are named as lacks, and the exit code is 1.
+    its tasks are named as lacks, and the exit code is 1. If `stateline backup verify` finds damaged files, --full
+    replaces them with those of this node.
 
     Example: stateline backup now orders:app --set backup.location=s3://bucket/stateline
     """
     from stateline.cli.backup.making import make_now
     from stateline.cli.table import as_text
 
-    made = make_now(*loaded(target, config_file, settings))
+    made = make_now(*loaded(target, config_file, settings), full=full)
     typer.echo(as_text([made], as_json=as_json))
     return 1 if made["lacks"] else 0
 

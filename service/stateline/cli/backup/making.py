@@ -15,12 +15,13 @@ from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import backup_id
 
 
-def make_now(app: App, config: Config) -> Row:
-    """Make the backup and return what it has and lacks, and what was written. Raises as `BackupMaker.make`."""
-    return asyncio.run(_make(app, config))
+def make_now(app: App, config: Config, *, full: bool) -> Row:
+    """Make the backup and return what it has and lacks, and what was written. `full` writes all pieces again. Raises as
+    `BackupMaker.make`."""
+    return asyncio.run(_make(app, config, full))
 
 
-async def _make(app: App, config: Config) -> Row:
+async def _make(app: App, config: Config, full: bool) -> Row:
     topology = app.configured_topology(config)
     application = StateDirectory(config.state_dir, topology.application_id).application
     workers = Workers(application, lambda: None, TimeLimits())
@@ -28,7 +29,7 @@ async def _make(app: App, config: Config) -> Row:
         maker = BackupMaker(config, topology, workers)
         try:
             await workers.refresh()
-            backup, written, lacks = await maker.make(backup_id(now_ms()))
+            backup, written, lacks = await maker.make(backup_id(now_ms()), full=full)
         finally:
             maker.close()
     finally:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -72,14 +73,16 @@ class BackupMaker:
         places = (each for name, each in placements.items() if name in names)
         return sorted({each.task_id(number) for each in places for number in range(each.partitions)}, key=TaskId.parse)
 
-    async def make(self, id_: str) -> MadeBackup:
-        """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. Raises
-        `NotPresentError` if no task runs here, and `RetryLaterError` when the location or the disk refuses."""
+    async def make(self, id_: str, *, full: bool = False) -> MadeBackup:
+        """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. `full`
+        writes all pieces again. Raises `NotPresentError` if no task runs here, and `RetryLaterError` when the location
+        or the disk refuses."""
         unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms())
         try:
             backup, lacks = await self._linked(id_, unfinished.id)
             reached("backup:linked")
-            return MadeBackup(*await self._run(self._writer.write, backup, unfinished.path, self._stopped), lacks)
+            write = partial(self._writer.write, full=full)
+            return MadeBackup(*await self._run(write, backup, unfinished.path, self._stopped), lacks)
         finally:
             unfinished.close()
             await asyncio.to_thread(self._snapshots.give_up, unfinished.id)
