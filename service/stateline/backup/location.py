@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from stateline.backup.refusals import refusal
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
 from stateline_store import ConfigurationError, DamagedDataError, DoesNotExistError, RetryLaterError
@@ -64,10 +65,12 @@ def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES) -> Objec
             f"{named}={url}: no {scheme}:// is known. Give a directory, or one of "
             f"{', '.join(f'{each}://' for each in known)}."
         )
+    if not scheme and Path(url).is_file():
+        raise ConfigurationError(f"{named}={url} is a file: give a directory.")
     try:
         return from_url(url) if scheme else LocalStore(url, mkdir=True)
     except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-        raise ConfigurationError(f"{named}={url} cannot be used: {error}") from error
+        raise ConfigurationError(f"{named}={url} cannot be used: {refusal(url, error)}") from error
 
 
 def check_id(location: BackupLocation, backup_id: str, there: Iterable[str]) -> None:
@@ -104,11 +107,18 @@ class BackupLocation:
             raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
 
     @classmethod
-    def of(cls, config: Config) -> BackupLocation:
-        """Return the application's location. Raises `ConfigurationError` if there is none, and as the constructor."""
-        if config.backup_location is None:
+    def of(cls, config: Config, *, create: bool = False) -> BackupLocation:
+        """Return the application's location. A directory that does not exist is made if `create`. Raises
+        `ConfigurationError` if there is no location, and as the constructor."""
+        url = config.backup_location
+        if url is None:
             raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
-        return cls(config.backup_location, config.application_id)
+        if not create and not urlsplit(url).scheme and not Path(url).exists():
+            raise ConfigurationError(
+                f"{url} does not exist, so it has no backups. Mount it, or set backup.location to the directory of the "
+                "backups. The first stateline backup now makes it."
+            )
+        return cls(url, config.application_id)
 
     def applications(self) -> list[str]:
         """Return the ids of all applications with backups at the same URL."""
@@ -220,7 +230,7 @@ class BackupLocation:
         except FileNotFoundError as error:
             raise DoesNotExistError(f"{self.url} cannot {what}: it is not there.") from error
         except self._refusals as error:
-            raise RetryLaterError(f"{self.url} cannot {what}: {error!s:.500}") from error
+            raise RetryLaterError(f"{self.url} cannot {what}: {refusal(self.url, error)}") from error
 
 
 def _pieces(path: Path, begin: int, size: int) -> Iterator[bytes]:

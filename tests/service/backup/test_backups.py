@@ -306,6 +306,13 @@ def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
     assert node.backup("list") == []
     node.settings[1] = "backup.location=ftp://somewhere/else"
     assert "no ftp:// is known" in node.backup("list", code=2)
+    (tmp_path / "file").touch()
+    node.settings[1] = f"backup.location={tmp_path / 'file'}"
+    assert "file is a file: give a directory." in node.backup("list", code=2)
+    node.settings[1] = f"backup.location={tmp_path / 'nowhere'}"
+    for command in ("list", "verify", "restore", "prune"):
+        assert "nowhere does not exist" in node.backup(command, code=2)
+    assert not (tmp_path / "nowhere").exists()
     del node.settings[1]
     assert "There is no backup.location" in node.backup("list", code=2)
 

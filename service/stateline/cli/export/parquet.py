@@ -18,6 +18,7 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stateline.backup.refusals import refusal
 from stateline.cli.export.rows import Exported, StoreRows
 from stateline_store.errors import RetryLaterError
 from stateline_store.steps import reached
@@ -97,4 +98,4 @@ def refusals(what: str, more: type[Exception] = OSError) -> Iterator[None]:
     try:
         yield
     except (obstore.exceptions.BaseError, OSError, more) as error:
-        raise RetryLaterError(f"--to: {what} cannot be read or written: {error!s:.500}") from error
+        raise RetryLaterError(f"--to: {what} cannot be read or written: {refusal('', error)}") from error

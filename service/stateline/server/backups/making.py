@@ -55,7 +55,7 @@ class BackupMaker:
 
     def __init__(self, config: Config, topology: Topology, workers: Workers) -> None:
         """Raises as `BackupLocation.of`."""
-        self.location = BackupLocation.of(config)
+        self.location = BackupLocation.of(config, create=True)
         self._config, self._topology, self._workers = config, topology, workers
         self._on_disk = {
             each.ordinal: tuple(declared(topology, str(each.task_id(0)))) for each in topology.subtopologies
