@@ -127,7 +127,9 @@ def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None
     assert "This application runs" in node.backup("restore", code=1)
     node.kill()
     shutil.rmtree(node.state / APPLICATION)
-    restored = node.backup("restore")
+    told = node.backup("restore", "--node", "nosuch", code=2)
+    assert f"No backup of {APPLICATION} is of node 'nosuch': there are '{made['node']}'." in told
+    restored = node.backup("restore", "--node", made["node"])
     assert [(row["task"], row["backup"], row["outcome"]) for row in restored] == [
         (f"0_{place}", made["backup"], "restored") for place in range(PARTITIONS)
     ]

@@ -33,9 +33,13 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
     location, topology = BackupLocation.of(config), app.configured_topology(config)
     if running := running_here(config):
         raise LockedError(f"This application runs: {', '.join(running)}. Stop it, then restore again.")
-    found = [each for each in backups(location, backup_id) if node in (None, each.node)]
-    if not found:
+    there = list(backups(location, backup_id))
+    if not there:
         raise DoesNotExistError(f"{location.url} has no backup of {config.application_id} to restore.")
+    found = [each for each in there if node in (None, each.node)]
+    if not found:
+        nodes = ", ".join(sorted({repr(each.node) for each in there}))
+        raise DoesNotExistError(f"No backup of {config.application_id} is of node {node!r}: there are {nodes}.")
     log = configured_log(config)
     with closing(log):
         settle_resets(config, log)  # before anything is here: the first start would delete it as older than a reset
