@@ -142,9 +142,11 @@ class BackupWriter:
         """Return this manifest of this node, if it is still there and readable."""
         try:
             return self.location.read(backup_id, self.node)
-        except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
-            _log.warning("A backup of this node is not built on: %s", error)
-            return None
+        except DoesNotExistError:
+            _log.info("The last backup (%s) was deleted. The next one is made without it.", backup_id)
+        except (DamagedDataError, NewerFormatError) as error:
+            _log.warning("The next backup is made without the last one (%s): %s", backup_id, error)
+        return None
 
     def _digest(self, path: Path, begin: int, size: int) -> str:
         if path.suffix != ".sst":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -143,9 +145,11 @@ def test_a_backup_without_the_stores_of_a_worker_counts_as_failed_and_keeps_the_
     }
 
 
-def test_a_backup_of_all_live_workers_is_whole(node: Node) -> None:
+def test_a_backup_of_all_live_workers_is_whole(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.hanging.clear()
-    figures = node.kept(until_made=2)
+    with caplog.at_level(logging.INFO):
+        figures = node.kept(until_made=2)
+    assert re.fullmatch(r"Backup \S+ made: [\d,]+ bytes, of which 0 were new\.", caplog.messages[-1])
     assert figures.failed == 0
     assert figures.last_ms == figures.tasks["0_0"] == figures.tasks["0_1"] > figures.tasks["0_2"] == 0
 

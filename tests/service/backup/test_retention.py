@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import time
@@ -202,6 +203,25 @@ def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path)
     assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 0
     location.delete_manifest(first.id, "a")
     assert BackupWriter(location, "a", 10 * RETENTION_MS, -1).write(made, tmp_path, Event())[1].files == 1
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged"])
+def test_a_backup_that_cannot_be_built_on_is_told(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    linked = tmp_path / "0_0" / "s"
+    linked.mkdir(parents=True)
+    (linked / "000001.sst").write_bytes(b"row")
+    writer = _writer(location)
+    first, _ = writer.write(backup(now_ms, "a", [0], {"0_0/s/000001.sst": ""}), tmp_path, Event())
+    if harm == "deleted":
+        location.delete_manifest(first.id, "a")
+    else:
+        (tmp_path / "location" / "app" / "backups" / first.id / "a.json").write_text("{")
+    with caplog.at_level(logging.INFO):
+        writer.write(backup(now_ms + 1, "a", [0], {"0_0/s/000001.sst": ""}), tmp_path, Event())
+    (told,) = caplog.records
+    assert told.levelno == (logging.INFO if harm == "deleted" else logging.WARNING)
+    assert first.id in told.getMessage()
 
 
 def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Path) -> None:

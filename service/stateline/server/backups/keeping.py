@@ -86,7 +86,8 @@ class BackupKeeper:
             figures.failed += 1
         else:
             figures.made, figures.last_ms = figures.made + 1, made.backup.created_at_ms
-            _log.info("Backup %s: %d of %d bytes written", made.backup.id, made.written.bytes, made.written.all_bytes)
+            whole, new = f"{made.written.all_bytes:,}", f"{made.written.bytes:,}"
+            _log.info("Backup %s made: %s bytes, of which %s were new.", made.backup.id, whole, new)
         self._publish(figures)
 
     def _publish(self, figures: BackupFigures) -> None:
