@@ -15,7 +15,7 @@ from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import backup_id
 
 
-def make_now(app: App, config: Config, *, full: bool) -> Row:
+def make_now(app: App, config: Config, *, full: bool = False) -> Row:
     """Make the backup and return what it has and lacks, and what was written. `full` writes all pieces again. Raises as
     `BackupMaker.make`."""
     return asyncio.run(_make(app, config, full))
