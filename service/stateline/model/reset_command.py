@@ -1,4 +1,4 @@
-"""The command that starts a store over, as errors name it. Pure."""
+"""The commands that start a store over or restore it, as errors name them. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ def reset_command(topology: Topology, stores: Collection[str]) -> str:
     """Return the command that starts these stores over, with everything that must start over with them. They are of
     one subtopology. The application must be stopped everywhere first."""
     return f"stateline reset {topology.target} {_options(topology, stores)}"
+
+
+def restore_command(topology: Topology) -> str:
+    """Return the command that writes lost changelogs again from backups. The application must be stopped everywhere
+    first."""
+    return f"stateline backup restore {topology.target} --changelogs-lost"
+
+
+def way_back(topology: Topology, backup_location: str | None) -> str:
+    """Return how a lost changelog comes back with its rows, without a full stop. `backup_location` is the setting."""
+    if backup_location is None:
+        return "Bring the topic back"
+    return (
+        f"To restore the newest backups, stop the application everywhere: {restore_command(topology)}. Or bring the "
+        "topic back"
+    )
 
 
 @contextmanager

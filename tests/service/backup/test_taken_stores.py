@@ -21,12 +21,15 @@ from stateline.cli.backup.lost_changelogs import restored_without_changelogs
 from stateline.cli.backup.making import make_now
 from stateline.cli.backup.reading import verified
 from stateline.cli.backup.restoring import restored
+from stateline.cli.check.run import check
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
+from stateline.log.interface import NewTopic
 from stateline.model.store_definition import DAY_MS
-from stateline_store import NotPresentError, RetryLaterError
+from stateline.worker.loop.worker import Worker
+from stateline_store import NotPresentError, RetryLaterError, TopologyError
 from support.http.faulty_proxy import Answered, FaultyProxy
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
@@ -211,6 +214,26 @@ def test_a_worker_takes_an_older_backup_if_a_file_of_the_newest_is_damaged(
     (told,) = _warnings(caplog, f"cannot begin with the backup {newest.id}")
     assert digest in told
     assert any(f"begins with the backup {older.id}" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("topic", ["gone", "created again"])
+def test_a_lost_changelog_is_told_with_the_restore_of_its_backups_before_the_reset(scene: Scene, topic: str) -> None:
+    app = counting(*BEFORE, other="more")
+    app.target = "shop:app"
+    scene.works(app, kept=3, quiet=2, gone=3)
+    with closing(scene.log.admin()) as admin:
+        admin.delete_topics([f"{ID}-kept-changelog"])
+        if topic == "created again":
+            admin.create_topics([NewTopic(f"{ID}-kept-changelog", 1)])
+    with pytest.raises(TopologyError) as raised:
+        Worker(app, scene.config(app), scene.log, instance="worker-0").run()
+    checked = {found.message for found in check(app, scene.config(app)).findings if found.level == "refused"}
+    assert checked
+    for told in (str(raised.value), *checked):
+        before, _, after = told.partition("stateline backup restore shop:app --changelogs-lost. Or bring the topic")
+        assert "To restore the newest backups, stop the application everywhere: " in before
+        assert "stateline reset" not in before
+        assert "stateline reset shop:app --subtopology 1" in after
 
 
 def _warnings(caplog: pytest.LogCaptureFixture, said: str) -> list[str]:

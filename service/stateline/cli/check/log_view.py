@@ -62,7 +62,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
         read = [place for place in bounds if place.topic in sources]
         reset = newest_reset(log, topology.application_id)
         committed = admin.committed_with_notes(topology.application_id, read) if read else {}
-        lost = lost_changelogs(topology, topics, committed, bounds)
+        lost = lost_changelogs(topology, topics, committed, bounds, config.backup_location)
         types, positions = _said_by_changelogs(log, topology, bounds)
         return LogView(
             topics,

@@ -11,7 +11,7 @@ from stateline.cli.check.log_view import LogView
 from stateline.cli.check.report import Finding
 from stateline.model.fed_parts import FedParts, parts_of
 from stateline.model.missed_input import MissedInput, away_parts, missed_input, new_feed, refusals
-from stateline.model.reset_command import of_store, reset_command, says_how_to_begin_anew
+from stateline.model.reset_command import of_store, reset_command, says_how_to_begin_anew, way_back
 from stateline.model.restore_start import RestoreStart, has_seen, is_behind_store, start_of_logged, start_of_table
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.table_topics import beginning_is_lost, forgets, never_read, windows_kept
@@ -55,6 +55,7 @@ def store_starts(
     workers: int,
     dead_letters: bool,
     exactly_once: bool,
+    backup_location: str | None = None,
 ) -> tuple[list[StoreStart], list[Finding]]:
     """Return a `StoreStart` per store, and what a start would refuse or warn of. `partitions` has the known counts by
     subtopology. `log` is None if it does not answer. `exactly_once`: transactions write changelogs."""
@@ -68,7 +69,7 @@ def store_starts(
             if log is not None and count is not None:
                 asked = _Asked(topology, subtopology, store, log, dead_letters, exactly_once)
                 reads = [_read(asked, n, here.get(n)) for n in range(count)]
-                findings += _findings(topology, store, here, log, count)
+                findings += _findings(topology, store, here, log, count, backup_location)
             starts.append(_start(store, subtopology.ordinal, count, here, reads))
     starts += [_of_global(store, disk, log, workers) for store in topology.global_tables.values()]
     return starts, findings
@@ -116,7 +117,12 @@ def _is_recreated(stored: StoredPart, topic: str, log: LogView) -> bool:
 
 
 def _findings(
-    topology: Topology, store: StoreDefinition, here: Mapping[int, StoredPart], log: LogView, count: int
+    topology: Topology,
+    store: StoreDefinition,
+    here: Mapping[int, StoredPart],
+    log: LogView,
+    count: int,
+    backup_location: str | None,
 ) -> Iterator[Finding]:
     changelog = store.changelog(topology.application_id)
     if changelog is None:
@@ -139,7 +145,7 @@ def _findings(
                 "refused",
                 f"Store {store.name!r} has changelog offset {offset}, but {place} "
                 f"{f'ends at {end}' if changelog in log.topics else 'is missing'}: the topic was deleted, or this is "
-                "another cluster. Bring the topic back. Or start over without the store's data: "
+                f"another cluster. {way_back(topology, backup_location)}. Or start over without the store's data: "
                 f"{reset_command(topology, [store.name])}",
             )
         yield from _of_types(topology, store, place, log)

@@ -48,6 +48,7 @@ def check(app: App, config: Config) -> Report:
         workers=config.num_workers,
         dead_letters=dead_letters,
         exactly_once=config.exactly_once,
+        backup_location=config.backup_location,
     )
     if log is not None:
         of_stores += missed_findings(topology, partitions, disk, log, dead_letters=dead_letters)

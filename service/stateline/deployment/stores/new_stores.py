@@ -14,7 +14,7 @@ from stateline.deployment.stores.resets import Reset, is_where_it_was_put
 from stateline.log.interface import Admin, OffsetNote, TopicInfo
 from stateline.model.fed_parts import FedPart, FedParts, PartKind
 from stateline.model.replay import written_by
-from stateline.model.reset_command import reset_command
+from stateline.model.reset_command import reset_command, way_back
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import TopicPartition
@@ -51,6 +51,7 @@ def lost_changelogs(
     existing: Container[str],
     committed: Mapping[TopicPartition, tuple[int, OffsetNote]],
     bounds: Mapping[TopicPartition, tuple[int, int]],
+    backup_location: str | None,
 ) -> dict[str, str]:
     """Store → why it is not served, if its changelog was deleted. The group's notes say that input went into the store,
     and an empty changelog would restore it without that input. Pure."""
@@ -72,13 +73,15 @@ def lost_changelogs(
                 store.name,
                 f"{store.changelog(topology.application_id)} is missing: the topic was deleted or this is another "
                 f"cluster. Store {store.name!r} has input of {source} up to offset {fed.left.get(digest, at) - 1}, and "
-                "an empty topic cannot restore it. Bring the topic back, or rebuild the store: stop the application "
-                f"everywhere, then {reset_command(topology, [store.name])}",
+                f"an empty topic cannot restore it. {way_back(topology, backup_location)}, or rebuild the store: stop "
+                f"the application everywhere, then {reset_command(topology, [store.name])}",
             )
     return reasons
 
 
-def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo], admin: Admin) -> None:
+def refuse_lost_changelogs(
+    topology: Topology, existing: Mapping[str, TopicInfo], admin: Admin, backup_location: str | None
+) -> None:
     """Raise `StoresRefusedError` for `lost_changelogs`, before anybody creates a changelog again. Raises what the log
     raises."""
     if not _without_changelog(topology, existing):
@@ -86,7 +89,7 @@ def refuse_lost_changelogs(topology: Topology, existing: Mapping[str, TopicInfo]
     sources = {topic.name for subtopology in topology.subtopologies for topic in subtopology.sources}
     places = [place for name in sources & existing.keys() for place in existing[name].places]
     committed = admin.committed_with_notes(topology.application_id, places)
-    if reasons := lost_changelogs(topology, existing, committed, admin.bounds(committed)):
+    if reasons := lost_changelogs(topology, existing, committed, admin.bounds(committed), backup_location):
         raise StoresRefusedError(reasons)
 
 

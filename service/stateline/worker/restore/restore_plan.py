@@ -192,7 +192,7 @@ def resume_logged(
         with of_store(store):
             raise TopologyError(
                 f"Store {store!r} of task {task.id} has changelog offset {offset}, but {changelog} ends at {end}: the "
-                "topic was deleted or this is another cluster. Bring the topic back."
+                f"topic was deleted or this is another cluster. {task.settings.way_back}."
             )
     start = start_of_logged(
         task.stores.offsets.committed(store),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stateline.model.fed_parts import FedPart, parts_of
 from stateline.model.record_size import MAX_RECORD_BYTES, max_record_bytes
+from stateline.model.reset_command import way_back
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
 from stateline.model.topology import Subtopology
@@ -21,7 +22,7 @@ from stateline_store.inspection.format_upgrade import UpgradeMode
 class TaskSettings:
     """`upgrade_mode` is None when `upgrade.from` is not set. `global_stores` are for operators' lookups, open while
     tasks run. `parts`: see `fed_parts.parts_of`. `moved` is called when a task has moved to another state.
-    `partitions_of`: see `OperatorContext`."""
+    `partitions_of`: see `OperatorContext`. `way_back`: see `reset_command.way_back`."""
 
     application_id: str
     directory: StateDirectory
@@ -37,6 +38,7 @@ class TaskSettings:
     clock: Clock = MACHINE_CLOCK
     moved: Callable[[], object] = lambda: None
     partitions_of: Callable[[str], int | None] = lambda topic: None
+    way_back: str = "Bring the topic back"
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class TaskSettings:
             clock=context.clock,
             moved=moved,
             partitions_of=partitions_of,
+            way_back=way_back(topology, config.backup_location),
         )
 
 

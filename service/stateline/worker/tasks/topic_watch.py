@@ -40,6 +40,7 @@ class TopicWatch:
         self._topology = context.topology
         self._also_required = [] if config.dead_letter_topic is None else [config.dead_letter_topic]
         self._configured = ConfiguredTopics.of(config)
+        self._backup_location = config.backup_location
         self.found: dict[str, TopicInfo] = {}
         self.ids: dict[str, str] = {}
         self.counted: dict[str, TopicInfo] = {}
@@ -59,7 +60,7 @@ class TopicWatch:
         self.counted = dict(counted)
         self.found = self._admin.topics()
         self._before = self._before if self._before is not None else self.found.keys()
-        refuse_lost_changelogs(self._topology, self.found, self._admin)
+        refuse_lost_changelogs(self._topology, self.found, self._admin, self._backup_location)
         counts = ensure_topics(
             self._topology,
             self._admin,
