@@ -88,6 +88,13 @@ def made_from(backup: Backup, task_id: str, topology: Topology, ids: Mapping[str
     return {topic: ids.get(topic, "") for topic in known | {log for log in logs if log is not None}}
 
 
+def replaced_topics(backup: Backup, task_id: str, topology: Topology, ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the topics that these stores of a task were made from and that are gone or were created again, with their
+    `ids` now, empty if gone. Without any, the stores fit the topics."""
+    made_of = made_from(backup, task_id, topology, ids)
+    return {topic: topic_id for topic, topic_id in made_of.items() if backup.copy.topics.get(topic) != topic_id}
+
+
 def _homes(topology: Topology) -> dict[str, int]:
     """Return the subtopology of each store on disk."""
     return {name: each.ordinal for each in topology.subtopologies for name in declared(topology, str(each.task_id(0)))}

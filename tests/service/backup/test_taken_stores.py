@@ -236,5 +236,21 @@ def test_a_lost_changelog_is_told_with_the_restore_of_its_backups_before_the_res
         assert "stateline reset shop:app --subtopology 1" in after
 
 
+def test_a_restore_names_the_topics_that_its_stores_do_not_fit(scene: Scene) -> None:
+    app = counting(*BEFORE, other="more")
+    app.target = "shop:app"
+    with closing(scene.log.admin()) as admin:
+        admin.delete_topics([f"{ID}-kept-changelog", f"{ID}-of_more-changelog", "more"])
+        admin.create_topics([NewTopic("more", 1)])
+    of_more, counted = restored(app, scene.config(app), None, None)
+    assert [row["outcome"] for row in (of_more, counted)] == ["not restored"] * 2
+    mean = "the backup's offsets mean other records now."
+    assert of_more["why"] == f"app-of_more-changelog is gone, more was created again: {mean}"
+    assert counted["why"] == (
+        f"app-kept-changelog is gone: {mean} To write lost changelogs again, stop the application everywhere: "
+        "stateline backup restore shop:app --changelogs-lost"
+    )
+
+
 def _warnings(caplog: pytest.LogCaptureFixture, said: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and said in r.getMessage()]

@@ -17,7 +17,7 @@ from contextlib import closing
 from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, fetch, tasks
-from stateline.cli.backup.restorable import NO_TASK, OTHER_TOPICS, missed_input, refuse_records, refuse_repeats, rewound
+from stateline.cli.backup.restorable import NO_TASK, missed_input, other_topics, refuse_records, refuse_repeats, rewound
 from stateline.cli.reset.execution import Execution, Say
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
@@ -129,8 +129,9 @@ class _Restore:
             if task not in backup.committed:
                 continue
             ids = {name: self._ids.get(name, "") for name in sources}
-            if any(backup.copy.topics.get(name, topic_id) != topic_id for name, topic_id in ids.items()):
-                why = why or OTHER_TOPICS
+            replaced = {name: each for name, each in ids.items() if backup.copy.topics.get(name, each) != each}
+            if replaced:
+                why = why or other_topics(replaced, self._topology)
                 continue
             if topics - backup.committed[task].keys():
                 why = why or f"The backup {backup.id} of node {backup.node} has a part of its input alone."

@@ -7,14 +7,23 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from stateline.cli.table import Row
 from stateline.log.interface import Admin
 from stateline.model.replay import processed_by, written_by
-from stateline.model.reset_command import reset_command
+from stateline.model.reset_command import reset_command, restore_command
 from stateline.model.topology import Subtopology, Topology
 from stateline_store import InvalidArgumentError, TopicPartition, TransactionalStore
 
 NO_TASK: Row = {"task": None, "backup": None, "node": None, "outcome": None, "bytes": 0, "why": ""}
-OTHER_TOPICS = (
-    "A topic that its stores were made from is gone, or was created again: its offsets mean other records now."
-)
+
+
+def other_topics(replaced: Mapping[str, str], topology: Topology) -> str:
+    """Return why stores of a backup do not fit these topics. `replaced` has their ids now, empty if a topic is gone."""
+    told = [f"{name} {'was created again' if replaced[name] else 'is gone'}" for name in sorted(replaced)]
+    why = f"{', '.join(told)}: the backup's offsets mean other records now."
+    changelogs = {
+        store.changelog(topology.application_id) for store in topology.stores.values() if store.source is None
+    }
+    if not replaced.keys() <= changelogs:
+        return why
+    return f"{why} To write lost changelogs again, stop the application everywhere: {restore_command(topology)}"
 
 
 def rewound(topology: Topology, only: Collection[int], existing: Container[str]) -> list[Subtopology]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from stateline.backup.declared_parts import as_declared, made_from, undeclared, without_forgotten
+from stateline.backup.declared_parts import as_declared, made_from, replaced_topics, undeclared, without_forgotten
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, place, tasks
-from stateline.cli.backup.restorable import NO_TASK, OTHER_TOPICS
+from stateline.cli.backup.restorable import NO_TASK, other_topics
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
@@ -75,7 +75,7 @@ def _restored(
         if size is not None:
             return {**row, "outcome": "restored", "bytes": size, "why": f"{why} {partly}".strip()}
         is_there = (directory.task(task) / "rocksdb").exists()
-        told = _THERE if is_there else OTHER_TOPICS
+        told = _THERE if is_there else other_topics(replaced_topics(taken, task, topology, ids), topology)
         return {**row, "outcome": "kept" if is_there else "not restored", "bytes": 0, "why": told}
     return {**NO_TASK, "task": task, "outcome": "not restored", "why": why}
 

@@ -22,7 +22,14 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from stateline.backup.declared_parts import as_declared, made_from, undeclared, unlogged_stores, without_forgotten
+from stateline.backup.declared_parts import (
+    as_declared,
+    made_from,
+    replaced_topics,
+    undeclared,
+    unlogged_stores,
+    without_forgotten,
+)
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, declared, place, tasks
 from stateline.config.settings import Config
@@ -108,7 +115,7 @@ class BackedUpTasks:
             for whole in backups(location):
                 backup = as_declared(whole, self._topology)
                 seen += task_id in tasks(backup)
-                if task_id in tasks(backup) and self._is_of(backup, task_id, ids):
+                if task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids):
                     tried += 1
                     if self._placed(location, backup, task_id, ids):
                         if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
@@ -127,11 +134,6 @@ class BackedUpTasks:
         _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
         if unlogged and seen:
             _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, unlogged)
-
-    def _is_of(self, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
-        """Whether the task's stores were made from the topics of now."""
-        made_of = made_from(backup, task_id, self._topology, ids)
-        return all(backup.copy.topics.get(topic) == topic_id for topic, topic_id in made_of.items())
 
     def _placed(self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
         began_s = time.monotonic()
