@@ -252,5 +252,21 @@ def test_a_restore_names_the_topics_that_its_stores_do_not_fit(scene: Scene) -> 
     )
 
 
+def test_a_check_says_which_backup_brings_rows_that_no_changelog_has(scene: Scene) -> None:
+    app = counting(*BEFORE, other="more")
+    ((backup, node),) = BackupLocation(scene.url, ID).manifests()
+    lacks = "but the group was at 2 without it: offsets 1 to 1 are missing. Nothing brings them."
+    told = {found.message for found in check(app, scene.config(app)).findings}
+    assert f"Task 1_0 would start here from the backup {backup}." in told
+    assert f"Store 'quiet' has the input of in-0 up to offset 0, {lacks}" in told
+    BackupLocation(scene.url, ID).delete_manifest(backup, node)
+    told = {found.message for found in check(app, scene.config(app)).findings}
+    assert any("None of the newest 100 backups fits these tasks: 1_0. Their stores" in each for each in told)
+    shutil.rmtree(scene.url)
+    told = {found.message for found in check(app, scene.config(app)).findings}
+    assert any("backup.location was not looked at: There is no directory " in each for each in told)
+    assert not Path(scene.url).exists()
+
+
 def _warnings(caplog: pytest.LogCaptureFixture, said: str) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and said in r.getMessage()]

@@ -233,9 +233,16 @@ def _reads_of_global(stored: StoredPart | None, topic: str, log: LogView) -> lis
 
 
 def missed_findings(
-    topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView, *, dead_letters: bool
+    topology: Topology,
+    partitions: Mapping[int, int],
+    disk: DiskView,
+    log: LogView,
+    backed_up: Mapping[tuple[str, str], Position],
+    *,
+    dead_letters: bool,
 ) -> Iterator[Finding]:
-    """Apply the rules of `stateline.worker.restore.missed_input` to this disk and to the changelogs."""
+    """Apply the rules of `stateline.worker.restore.missed_input` to this disk, the changelogs, and the stores that a
+    backup brings (`backed_up`, by store and task)."""
     found: list[MissedInput] = []
     parts_of_topics = parts_of(topology)
     for subtopology in topology.subtopologies:
@@ -249,28 +256,35 @@ def missed_findings(
                 away = away_parts(subtopology, parts, source, log.bounds[source], at, note)
                 if away is None:
                     continue
-                seen = _seen(topology, subtopology, source, disk, log)
+                stores = _Stores(topology, subtopology, partition, disk, log, backed_up)
+                seen = stores.seen(source)
                 missed, new = missed_input(away, subtopology, topology, seen, dead_letters=dead_letters)
                 found += [] if missed is None else [missed]
                 for store in new:
-                    if _position(topology, subtopology, store, partition, disk, log):
+                    if stores.position(store):
                         yield Finding("warning", new_feed(store, source, at, topology))
     yield from (Finding("refused", why) for why in dict.fromkeys(refusals(found, topology).values()))
     yield from (Finding("warning", told) for each in found for told in each.told())
 
 
-def _seen(
-    topology: Topology, subtopology: Subtopology, source: TopicPartition, disk: DiskView, log: LogView
-) -> Callable[[str], int | None]:
-    return lambda store: _position(topology, subtopology, store, source.partition, disk, log).get(*source)
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """The stores of one task, as they are once restored."""
 
+    topology: Topology
+    subtopology: Subtopology
+    partition: int
+    disk: DiskView
+    log: LogView
+    backed_up: Mapping[tuple[str, str], Position]
 
-def _position(
-    topology: Topology, subtopology: Subtopology, store: str, partition: int, disk: DiskView, log: LogView
-) -> Position:
-    """The store's Position once its changelog is restored."""
-    stored = disk.stored.get((store, str(subtopology.task_id(partition))))
-    own = Position() if stored is None else stored.position
-    changelog = topology.stores[store].changelog(topology.application_id)
-    in_changelog = None if changelog is None else log.positions.get(TopicPartition(changelog, partition))
-    return own if in_changelog is None else own.merge(in_changelog)
+    def seen(self, source: TopicPartition) -> Callable[[str], int | None]:
+        return lambda store: self.position(store).get(*source)
+
+    def position(self, store: str) -> Position:
+        task = str(self.subtopology.task_id(self.partition))
+        stored = self.disk.stored.get((store, task))
+        own = self.backed_up.get((store, task), Position()) if stored is None else stored.position
+        changelog = self.topology.stores[store].changelog(self.topology.application_id)
+        in_changelog = None if changelog is None else self.log.positions.get(TopicPartition(changelog, self.partition))
+        return own if in_changelog is None else own.merge(in_changelog)

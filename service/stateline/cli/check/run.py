@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 
+from stateline.cli.check.backup_view import look_at_backups
 from stateline.cli.check.disk_view import DiskView, look_at_disk
 from stateline.cli.check.log_view import LogView, look_at_log
 from stateline.cli.check.report import Finding, Report, once_per_store, refused_by
@@ -51,7 +52,9 @@ def check(app: App, config: Config) -> Report:
         backup_location=config.backup_location,
     )
     if log is not None:
-        of_stores += missed_findings(topology, partitions, disk, log, dead_letters=dead_letters)
+        backed_up, of_backups = look_at_backups(topology, partitions, config, disk, log)
+        missed = missed_findings(topology, partitions, disk, log, backed_up, dead_letters=dead_letters)
+        of_stores += [*of_backups, *missed]
     roles = topic_roles(topology, config.dead_letter_topic)
     rows = topic_rows(roles, topics, {} if log is None else _counts(log), differ={} if log is None else log.differ)
     return Report(

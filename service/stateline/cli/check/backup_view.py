@@ -1,0 +1,80 @@
+"""Look up which backups a start would take, for tasks without stores here whose rows no changelog has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores
+from stateline.backup.location import BackupLocation
+from stateline.backup.reading import backups, tasks
+from stateline.cli.check.disk_view import DiskView
+from stateline.cli.check.log_view import LogView
+from stateline.cli.check.report import Finding
+from stateline.config.settings import Config
+from stateline.model.topology import Topology
+from stateline_store import DoesNotExistError, Position, StatelineError
+from stateline_store.snapshots.backup import task_of
+
+_MOST_READ = 100  # manifests
+
+
+def look_at_backups(
+    topology: Topology, partitions: Mapping[int, int], config: Config, disk: DiskView, log: LogView
+) -> tuple[dict[tuple[str, str], Position], list[Finding]]:
+    """Return the Position of each store without a changelog that a backup brings to this disk, by store and task, and
+    what is said of it. Reads manifests, and only if a task that has processed input has such stores and no files
+    here."""
+    lacking = _lacking(topology, partitions, disk, log)
+    if config.backup_location is None or not lacking:
+        return {}, []
+    try:
+        _refuse_missing(config.backup_location)
+        return _found(topology, lacking, BackupLocation.of(config), log)
+    except (StatelineError, OSError) as error:
+        why = f"backup.location was not looked at: {error} It may have rows of tasks {', '.join(lacking)}."
+        return {}, [Finding("warning", why)]
+
+
+def _refuse_missing(location: str) -> None:
+    """Raise `DoesNotExistError` for a directory that is not there: a check must not make it, as a start does."""
+    if not urlsplit(location).scheme and not Path(location).is_dir():
+        raise DoesNotExistError(f"There is no directory {location}.")
+
+
+def _lacking(topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView) -> list[str]:
+    here, found = {task for _, task in disk.stored}, list[str]()
+    for subtopology in topology.subtopologies:
+        sources = {topic.name for topic in subtopology.sources}
+        processed = {place.partition for place in log.committed if place.topic in sources}
+        for number in sorted(processed & {*range(partitions.get(subtopology.ordinal, 0))}):
+            task = str(subtopology.task_id(number))
+            if unlogged_stores(topology, task) and task not in here:
+                found.append(task)
+    return found
+
+
+def _found(
+    topology: Topology, lacking: Collection[str], location: BackupLocation, log: LogView
+) -> tuple[dict[tuple[str, str], Position], list[Finding]]:
+    ids = {name: info.topic_id for name, info in log.topics.items()}
+    positions: dict[tuple[str, str], Position] = {}
+    used: dict[str, str] = {}
+    for whole in islice(backups(location), _MOST_READ):
+        backup = as_declared(whole, topology)
+        for task in {*tasks(backup)} & {*lacking} - used.keys():
+            if not replaced_topics(backup, task, topology, ids):
+                used[task] = backup.id
+                own = [part for part in backup.copy.parts if task_of(part) == task]
+                unlogged = unlogged_stores(topology, task)
+                positions |= {(part.store, task): part.position for part in own if part.store in unlogged}
+        if len(used) == len(lacking):
+            break
+    told = [Finding("note", f"Task {task} would start here from the backup {at}.") for task, at in used.items()]
+    without = [task for task in lacking if task not in used]
+    if without:
+        why = f"None of the newest {_MOST_READ} backups fits these tasks: {', '.join(without)}."
+        told.append(Finding("warning", f"{why} Their stores without a changelog would start empty."))
+    return positions, told
