@@ -110,9 +110,9 @@ class Config(BaseModel):
     backup_retention_ms: types.Milliseconds = 604_800_000
     """Backups are deleted after that time, except the newest (backup.keep)."""
     backup_keep: types.Count = 3
-    """How many backups of each store partition stay, however old they are."""
-    backup_max_bytes_per_second: types.BytesPerSecond = 52_428_800
-    """Limit of a node for writing backups."""
+    """At least so many backups of each store partition are kept, however old they are."""
+    backup_max_bytes_per_second: types.BytesOrUnlimited = 52_428_800
+    """Bytes per second that a node writes of backups at most."""
     num_standby_replicas: types.CountOrNone = 0
     """Copies of each task on other nodes. They follow its changelogs. If its node is lost, one takes over."""
     max_warmup_replicas: types.Count = 2
