@@ -30,6 +30,7 @@ class Grouped(Protocol):
     """Another stream's rows by key: a `GroupedStream`."""
 
     key: Serde
+    _declarations: Declarations
 
     @property
     def _node(self) -> OperatorNode | Root: ...
@@ -71,6 +72,7 @@ class CogroupedStream(Generic[TableT, WindowedT]):
         """Add the rows of another grouped stream with ``aggregator(key, value, aggregate)``."""
         if not hasattr(other, "windowed_by"):
             raise TopologyError("cogroup: give what .group_by_key() or .group_by(…) of another stream returned.")
+        self._declarations.refuse_other_application("cogroup", other._declarations)
         if other.key.name != self.key.name:
             raise TopologyError(
                 f"cogroup: the streams have keys of type {self.key.name} and {other.key.name}. Group one by another "

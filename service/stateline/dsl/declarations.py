@@ -247,6 +247,14 @@ class Declarations:
         if definition not in (self._stores.get(definition.name), known and known.store):
             raise TopologyError(f"{operator}: {definition.name!r} is of another application, or was not declared.")
 
+    def refuse_other_application(self, operator: str, other: Declarations) -> None:
+        """Raise `TopologyError` if a stream, or a table, with these declarations is of another application."""
+        if other is not self:
+            raise TopologyError(
+                f"{operator}: the other stream or table is of another application, {other.application_id!r}. Declare "
+                f"it on this one, {self.application_id!r}."
+            )
+
     # Functions and operators
 
     def processor(

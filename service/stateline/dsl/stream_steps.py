@@ -130,6 +130,7 @@ class StreamSteps(NamedStep):
         come in the order of their timestamps, and the input topics need equal partition counts."""
         if not isinstance(other, StreamSteps):
             raise wrong_kind("merge", other, "stream")
+        self._declarations.refuse_other_application("merge", other._declarations)
         if (self.key.name, self.value.name) != (other.key.name, other.value.name):
             raise TopologyError(
                 f"A stream of ({self.key.name}, {self.value.name}) cannot be merged with one of "

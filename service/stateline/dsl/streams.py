@@ -188,6 +188,7 @@ class Stream(StreamSteps):
         what = "join" if kind == "inner" else f"{kind}_join"
         if not isinstance(other, Stream):
             raise wrong_kind(f"{what} with within=…", other, "stream")
+        self._declarations.refuse_other_application(what, other._declarations)
         for stream in (self, other):
             stream._refuse_rekeyed(what)
         if self.key.name != other.key.name:
@@ -255,6 +256,8 @@ class Stream(StreamSteps):
         if grace is not None and isinstance(table, GlobalTable):
             raise TopologyError(f"{what}: grace={grace.time!r} needs a table with versions. A global table has none.")
         self._declarations.refuse_others(what, table if isinstance(table, StoreDefinition) else table.store)
+        if isinstance(table, Table):
+            self._declarations.refuse_other_application(what, table._declarations)
         called = joiner_of(what, joiner, self.key, "table_value")
         if on is not None:
             check_function(what, on, "key", "value", role="on")

@@ -229,7 +229,7 @@ class TableSteps(NamedStep):
         what = "join" if kind == "inner" else f"{kind}_join"
         if not isinstance(other, TableSteps):
             raise wrong_kind(what, other, "table")
-        self._declarations.refuse_others("join", other.store)
+        self._declarations.refuse_other_application(what, other._declarations)
         self._refuse_windows("join", versions=True)
         other._refuse_windows("join", versions=True)
         called = joiner_of(what, joiner, self.store.key, "other_value")

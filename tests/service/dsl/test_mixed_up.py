@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateline import App, serdes, stores
+from stateline import App, JoinWindows, serdes, stores
 from stateline.dsl.streams import Stream, Table
 from stateline.model.store_definition import GlobalTable
 from stateline_store import CallerError
@@ -25,6 +25,9 @@ class Scene:
         self.table: Table = self.app.ktable(self.kept)
         self.all: GlobalTable = self.app.global_table("countries", key=serdes.string, value=serdes.json)
         self.topic = self.app.topic("events", key=serdes.string, value=serdes.json)
+        theirs = App("theirs")
+        self.their_stream: Stream = theirs.stream("orders", key=serdes.string, value=serdes.json)
+        self.their_table = theirs.ktable(theirs.table("products", key=serdes.string, value=serdes.json))
 
 
 def taking(*given: Any) -> Any: ...
@@ -43,6 +46,23 @@ MIXED_UP: dict[str, tuple[Callable[[Any], object], str]] = {
         r"join .* GlobalTable,.*Stream\.join",
     ),
     "a table joined with a store": (lambda s: s.table.join(s.kept, taking, "x"), r"join .*app\.ktable"),
+    "a stream merged with another application's": (lambda s: s.stream.merge(s.their_stream), r"^merge: .*'theirs'"),
+    "a stream joined with another application's": (
+        lambda s: s.stream.join(s.their_stream, taking, within=JoinWindows(DAY)),
+        r"^join: .*'theirs'",
+    ),
+    "a stream joined with another application's table": (
+        lambda s: s.stream.left_join(s.their_table, taking),
+        r"^left_join: .*'theirs'",
+    ),
+    "a stream grouped with another application's": (
+        lambda s: s.stream.group_by_key().cogroup(taking).cogroup(s.their_stream.group_by_key(), taking),
+        r"^cogroup: .*'theirs'",
+    ),
+    "a table joined with another application's": (
+        lambda s: s.table.join(s.their_table, taking),
+        r"^join: .*'theirs'",
+    ),
     "a stream merged with a table": (lambda s: s.stream.merge(s.table), r"merge .* Table,.*to_stream"),
     "a global table in a processor": (
         lambda s: s.app.process("orders", stores=[s.all])(taking),
