@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, cast
 
 import stateline_store
 from stateline.config.settings import as_text
+from stateline.model.methods_of_tables import HasNoMethodsOfTables
 from stateline.model.topic import Topic
 from stateline.serde.plain import Serde, check_serde, shown, type_name
 from stateline_store import (
@@ -41,7 +42,7 @@ _MAX_LONG = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class StoreDefinition:
+class StoreDefinition(HasNoMethodsOfTables):
     """The declaration of a store.
 
     - `source` is the topic of a table; None for other stores.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 
 from stateline import App, JoinWindows, serdes, stores
 from stateline.dsl.streams import Stream, Table
+from stateline.model.methods_of_tables import METHODS_OF_TABLES
 from stateline.model.store_definition import GlobalTable
 from stateline_store import CallerError
 
@@ -159,3 +163,18 @@ def test_a_serde_that_is_called_otherwise_is_named(name: str, instead: str) -> N
     with pytest.raises(AttributeError, match=rf"no serde {name!r}.*serdes\.{instead}"):
         getattr(serdes, name)
     assert not hasattr(serdes, name)
+
+
+def test_methods_of_tables_are_found_from_the_declaration_of_a_table() -> None:
+    methods = {name for name, each in inspect.getmembers(Table, inspect.isfunction) if name[0] != "_"}
+    assert methods - {"named"} == METHODS_OF_TABLES
+    kept = Scene().kept
+    for name in METHODS_OF_TABLES:
+        with pytest.raises(
+            AttributeError, match=rf"no attribute '{name}': call app\.ktable\(…\) of it, then \.{name}\("
+        ):
+            getattr(kept, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'sideways'$"):
+        _ = kept.sideways  # type: ignore[attr-defined]  # the mistake
+    assert pickle.loads(pickle.dumps(kept)).name == kept.name
+    assert copy.copy(kept) == kept
