@@ -279,8 +279,8 @@ class Declarations:
         nodes = node.named_with or (node,)
         if nodes[0].title:
             raise TopologyError(f"named({name!r}): the step is named {nodes[0].title!r} already: name it once.")
-        self._names.refuse_taken("processor", checked_name("step", name))
-        self._names.take("processor", name)
+        self._names.refuse_taken("step", checked_name("step", name))
+        self._names.take("step", name)
         for each in nodes:
             each.title = name
 

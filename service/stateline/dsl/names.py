@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from stateline.model.declared_at import SourceLine, here, placed
 from stateline_store import CallerError, TopologyError
 
-Named: TypeAlias = Literal["topic", "store", "global table", "processor", "punctuation", "pipeline"]
+Named: TypeAlias = Literal["topic", "store", "global table", "processor", "step", "punctuation", "pipeline"]
 
 # What cannot have the name of the other.
-_TOGETHER: dict[Named, Named] = {"global table": "store", "punctuation": "processor"}
+_TOGETHER: dict[Named, Named] = {"global table": "store", "punctuation": "processor", "step": "processor"}
 _DIRECTORIES = ("store", "pipeline")  # the names of those are names of directories
 
 
@@ -41,6 +41,10 @@ class Names:
         taken = self._taken.get(_key(what, name))
         if taken is None:
             return
+        if taken.what == "step":
+            raise TopologyError(
+                f"The step name {name!r} is used in {taken.place} already: give one of them another name."
+            )
         said = f"{taken.what.capitalize()} {taken.name!r} is declared in {taken.place}, already{taken.note}"
         if taken.name != name:
             raise TopologyError(

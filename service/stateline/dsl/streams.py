@@ -187,7 +187,7 @@ class Stream(StreamSteps):
     ) -> Stream:
         what = "join" if kind == "inner" else f"{kind}_join"
         if not isinstance(other, Stream):
-            raise wrong_kind(f"{what} with within=…", other, "stream")
+            raise wrong_kind(f"{what} with within=…", other, "stream to join")
         self._declarations.refuse_other_application(what, other._declarations)
         for stream in (self, other):
             stream._refuse_rekeyed(what)
@@ -251,8 +251,12 @@ class Stream(StreamSteps):
     ) -> Stream:
         if not isinstance(table, Table | StoreDefinition | GlobalTable):
             raise wrong_kind(what, table, "table or stream to join")
-        if (on is None) == isinstance(table, GlobalTable):
-            raise TopologyError(f"{what}: a global table, and only such a one, needs `on`: the key to look under.")
+        if on is None and isinstance(table, GlobalTable):
+            raise TopologyError(f"{what} with a global table: give on=…, a function of (key, value) for the key there.")
+        if on is not None and not isinstance(table, GlobalTable):
+            raise TopologyError(
+                f"{what}: on=… is only for global tables. Use .select_key(…).repartition(…) first, and leave out on=…."
+            )
         if grace is not None and isinstance(table, GlobalTable):
             raise TopologyError(f"{what}: grace={grace.time!r} needs a table with versions. A global table has none.")
         self._declarations.refuse_others(what, table if isinstance(table, StoreDefinition) else table.store)
@@ -413,7 +417,9 @@ class Table(TableSteps):
         Raises `TopologyError` for a table of versions, `InvalidArgumentError` for other arguments.
         """
         if not isinstance(until, UntilTimeLimit):
-            raise InvalidArgumentError(f"suppress({shown(until)}) of a table: until_time_limit(…) is accepted.")
+            raise InvalidArgumentError(
+                f"suppress({shown(until)}): this table has no windows. Only until_time_limit(…) is accepted."
+            )
         self._refuse_windows("suppress")
         bounds = checked_bounds(max_records, max_bytes, when_full)
         node, store = suppressed(
@@ -524,11 +530,12 @@ class WindowedStream:
         If a row joins sessions, ``merger(key, one, other)`` combines them, from ``initial()`` on, before the row is
         added. Raises `InvalidArgumentError` for sessions without a merger, and for other windows with one.
         """
-        if (merger is not None) != isinstance(self.windows, SessionWindows):
+        if merger is None and isinstance(self.windows, SessionWindows):
             raise InvalidArgumentError(
-                f"aggregate of {self.windows} with merger={merger!r}: sessions need one, to make one of two; other "
-                "windows have none."
+                "Sessions need `merger=f(key, one, other)`: a late row can connect two sessions."
             )
+        if merger is not None and not isinstance(self.windows, SessionWindows):
+            raise InvalidArgumentError(f"Only sessions take `merger=`. These windows are {self.windows}.")
         check_function("aggregate", initial, role="initial")
         check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
         if merger is not None:

@@ -12,8 +12,9 @@ from stateline_store import TopologyError
 
 T = TypeVar("T")
 Wanted: TypeAlias = Literal[
-    "topic", "declared topic", "store", "new store", "stream", "table", "declared table", "table or stream to join"
-]
+    "topic", "declared topic", "store", "new store", "stream", "stream to join", "table", "declared table",
+    "table or stream to join",
+]  # fmt: skip
 
 _KEEP_IT = "keep what it has with .to_table(…), and give that"
 _ADVICE: dict[Wanted, str] = {
@@ -22,6 +23,7 @@ _ADVICE: dict[Wanted, str] = {
     "store": "give what app.store(…) or app.table(…) returned",
     "new store": "give what one of the functions of stateline.stores returned, such as stores.key_value(…)",
     "stream": "give what app.stream(…) returned, or one of a stream's methods",
+    "stream to join": "leave out within=… to join a table, or give a stream",
     "table": "give what app.ktable(…) returned, or a table that was made of others",
     "declared table": "give what app.table(…) returned",
     "table or stream to join": "give a Table, a Stream with within=…, app.table(…), or app.global_table(…) with on=…",

@@ -15,7 +15,7 @@ from stateline_store import CallerError
 
 BEFORE = """\
 from datetime import timedelta
-from stateline import App, HoppingWindows, SessionWindows, SlidingWindows, TumblingWindows, serdes, stores
+from stateline import App, HoppingWindows, JoinWindows, SessionWindows, SlidingWindows, TumblingWindows, serdes, stores
 MINUTE = timedelta(minutes=1)
 app = App("shop")
 orders = app.topic("orders", key=serdes.string, value=serdes.json)
@@ -67,6 +67,11 @@ MISTAKES: dict[str, str] = {
     "SessionWindows(MINUTE, grace=-MINUTE)": "grace=datetime.timedelta(days=-1",
     "stream.group_by_key().windowed_by(MINUTE)": "TumblingWindows, HoppingWindows",
     "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).count('c', retention=MINUTE / 2)": "need at least",
+    "stream.group_by_key().windowed_by(SessionWindows(MINUTE)).aggregate(dict, taking, value=serdes.json)": "Sessions "
+    "need `merger=f(key, one, other)`: a late row can connect two sessions",
+    "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).aggregate(dict, taking, value=serdes.json, "
+    "merger=taking)": "Only sessions take `merger=`.",
+    "app.ktable(products).suppress(5)": "suppress(5): this table has no windows. Only until_time_limit(…) is",
     "stores.window('w', key=serdes.string, value=serdes.json, size=60, retention=MINUTE)": "size=60: give a timedelta",
     "stores.window('w', key=serdes.string, value=serdes.json, size=2 * MINUTE, retention=MINUTE)": "at least as long",
     "app.table('t', versioned='1h')": "versioned='1h': give a timedelta",
@@ -75,6 +80,9 @@ MISTAKES: dict[str, str] = {
     # Joins
     "stream.select_key(taking).join(products, taking)": "Before join the key was changed",
     "stream.select_key(taking).group_by_key()": "Before group_by_key the key was changed",
+    "stream.join(products, taking, within=JoinWindows(MINUTE))": "leave out within=… to join a table",
+    "stream.join(products, taking, on=taking)": "join: on=… is only for global tables. Use .select_key(…).repartition(",
+    "stream.left_join(app.global_table('all'), taking)": "left_join with a global table: give on=…",
     "stream.join(numbers, taking)": "keys of type string, and 'numbers' of type int64",
     "app.ktable(products).join(app.ktable(numbers), taking, 'both')": "Table 'products' has keys of type string",
     "stream.merge(app.stream(app.topic('other', key=serdes.int64)))": "cannot be merged",
@@ -83,6 +91,9 @@ MISTAKES: dict[str, str] = {
     "stream.peek(taking).named('a step')": "'a step' cannot be used as step name",
     "stream.peek(taking).named('own')": "Processor 'own' is declared in",
     "stream.peek(taking).named('one').named('two')": "the step is named 'one' already",
+    "stream.peek(taking).named('x'); stream.peek(taking).named('x')": "The step name 'x' is used in {file}, line "
+    "{first} already",
+    "stream.peek(taking).named('x'); app.process(orders, name='x')(taking)": "The step name 'x' is used in {file}",
     "stream.join(stream, taking)": "within=None: a join of two streams needs within=",
     "app.ktable(products).filter(5)": "filter was given 5 as its predicate",
     "stream.group_by_key().windowed_by(TumblingWindows(MINUTE)).reduce(5, 'r')": "reduce was given 5 as its reducer",

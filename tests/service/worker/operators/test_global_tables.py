@@ -121,9 +121,9 @@ def test_a_row_whose_key_cannot_be_made_is_handled_by_the_policy(tmp_path: Path)
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     app = declared()
     rows = app.stream("rows")
-    with pytest.raises(TopologyError, match="a global table, and only such a one, needs `on`"):
+    with pytest.raises(TopologyError, match="join with a global table: give on=…, a function of"):
         rows.join(app.global_table("codes", store="again"), pair)
-    with pytest.raises(TopologyError, match="a global table, and only such a one, needs `on`"):
+    with pytest.raises(TopologyError, match=r"join: on=… is only for global tables. Use "):
         rows.join(app.table("table", key=serdes.string), pair, on=code)
     others = App("other")
     for table in (others.table("far", key=serdes.string), others.ktable(others.table("more", key=serdes.string))):
