@@ -65,7 +65,7 @@ class CogroupedStream(Generic[TableT, WindowedT]):
         inputs: tuple[tuple[OperatorNode | Root, Aggregator], ...],
         merged: Merged[TableT, WindowedT],
     ) -> None:
-        check_function("cogroup", inputs[-1][1], "key", "value", "aggregate", role="aggregator")
+        check_function("cogroup", inputs[-1][1], "key", "value", "aggregate", role="aggregator", must_return=True)
         self._declarations, self.key, self._inputs, self._merged = declarations, key, inputs, merged
 
     def cogroup(self, other: Grouped, aggregator: Aggregator) -> CogroupedStream[TableT, WindowedT]:

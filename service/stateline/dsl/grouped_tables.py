@@ -73,8 +73,8 @@ class GroupedTable(Generic[TableT]):
         """Combine the values of each group with ``adder(reduced, value)``, and take values out with
         ``subtractor(reduced, value)``. The first value is kept unchanged. A result of None deletes the group, until
         the next value comes."""
-        check_function("reduce", adder, "reduced", "value", role="adder")
-        check_function("reduce", subtractor, "reduced", "value", role="subtractor")
+        check_function("reduce", adder, "reduced", "value", role="adder", must_return=True)
+        check_function("reduce", subtractor, "reduced", "value", role="subtractor", must_return=True)
 
         def one_more(key: Any, value: Any, reduced: Any) -> Any:
             del key
@@ -104,8 +104,8 @@ class GroupedTable(Generic[TableT]):
         out with ``subtractor(key, value, aggregate)``. `value` is the aggregate's type. A result of None deletes the
         group, until the next row comes. The functions may change their argument."""
         check_function("aggregate", initial, role="initial")
-        check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
-        check_function("aggregate", subtractor, "key", "value", "aggregate", role="subtractor")
+        check_function("aggregate", adder, "key", "value", "aggregate", role="adder", must_return=True)
+        check_function("aggregate", subtractor, "key", "value", "aggregate", role="subtractor", must_return=True)
         store = self._declarations.store_name(store, "KTABLE-AGGREGATE")
         folding = Retracting(self._declarations.in_store(store, value), initial, adder, subtractor)
         fold = partial(Fold, f"aggregate {store}", store, folding)

@@ -316,7 +316,7 @@ class GroupedStream:
     ) -> Table:
         """Combine the values of each key with ``reducer(reduced, value)``. The first value is kept unchanged. A result
         of None deletes the key."""
-        check_function("reduce", reducer, "reduced", "value", role="reducer")
+        check_function("reduce", reducer, "reduced", "value", role="reducer", must_return=True)
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
         value = self._declarations.in_store(store, self.value)
         fold = partial(Fold, f"reduce {store}", store, reducing(value, reducer))
@@ -335,7 +335,7 @@ class GroupedStream:
         """Aggregate the rows of each key with ``adder(key, value, aggregate)``, from ``initial()`` on. `value` is the
         aggregate's type. A result of None deletes the key. The function may change its argument."""
         check_function("aggregate", initial, role="initial")
-        check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
+        check_function("aggregate", adder, "key", "value", "aggregate", role="adder", must_return=True)
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         folding = Aggregating(self._declarations.in_store(store, value), initial, adder)
         fold = partial(Fold, f"aggregate {store}", store, folding)
@@ -507,7 +507,7 @@ class WindowedStream:
     ) -> WindowedTable:
         """Combine the values of each key and window with ``reducer(reduced, value)``. The first value is kept
         unchanged. A result of None deletes the window's value."""
-        check_function("reduce", reducer, "reduced", "value", role="reducer")
+        check_function("reduce", reducer, "reduced", "value", role="reducer", must_return=True)
         store = self._declarations.store_name(store, "KSTREAM-REDUCE")
         value = self._declarations.in_store(store, self.value)
         return self._table("reduce", store, reducing(value, reducer), value, retention, persistent, changelog)
@@ -537,9 +537,9 @@ class WindowedStream:
         if merger is not None and not isinstance(self.windows, SessionWindows):
             raise InvalidArgumentError(f"Only sessions take `merger=`. These windows are {self.windows}.")
         check_function("aggregate", initial, role="initial")
-        check_function("aggregate", adder, "key", "value", "aggregate", role="adder")
+        check_function("aggregate", adder, "key", "value", "aggregate", role="adder", must_return=True)
         if merger is not None:
-            check_function("aggregate", merger, "key", "one", "other", role="merger")
+            check_function("aggregate", merger, "key", "one", "other", role="merger", must_return=True)
         store = self._declarations.store_name(store, "KSTREAM-AGGREGATE")
         folding = Aggregating(self._declarations.in_store(store, value), initial, adder, merger)
         return self._table("aggregate", store, folding, value, retention, persistent, changelog)

@@ -6,9 +6,11 @@ called, so that input would be committed and nothing stored.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
-from types import MethodType
+import textwrap
+from types import FunctionType, MethodType
 
 from stateline.serde.plain import shown
 from stateline_store import TopologyError
@@ -23,14 +25,15 @@ def check_function(
     role: str = "function",
     may_yield: bool = False,
     may_take_context: bool = False,
+    must_return: bool = False,
     before: str = "",
 ) -> None:
     """Raise `TopologyError` unless a call with these arguments, by position, runs the function to its result.
 
     The message has the operator, and what it calls its `role` with. A function whose arguments cannot be read, such as
     some written in C, is accepted. With `may_yield` generators are, too: the operator goes through what comes back;
-    with `may_take_context` it may name a `context` that it wants besides. The message says that it may take `before`,
-    too.
+    with `may_take_context` it may name a `context` that it wants besides. With `must_return`, a function without any
+    `return` is refused: its result is always None. The message says that it may take `before`, too.
     """
     count = len(arguments)
     calls = (
@@ -52,6 +55,11 @@ def check_function(
         raise TopologyError(
             f"{operator} was given {_name(function)} as its {role}, which has a yield in it and would never run: "
             f"give a function that returns. It is called {calls}."
+        )
+    if must_return and _never_returns(called):
+        raise TopologyError(
+            f"{operator} was given {_name(function)} as its {role}, which has no `return`. Its result is "
+            "always None, which deletes: return the new result."
         )
     if (takes := _other_arguments(function, arguments, with_context=may_take_context)) is not None:
         raise TopologyError(f"{operator} calls its {role} {calls}. {_name(function)} takes {takes}.")
@@ -98,6 +106,19 @@ def _called(function: object) -> object:
     if isinstance(function, type) or inspect.isroutine(function):
         return function
     return type(function).__call__
+
+
+def _never_returns(function: object) -> bool:
+    """Whether its source has neither `return` nor `raise`. False if the source is not at hand."""
+    if not isinstance(function, FunctionType) or function.__code__.co_name == "<lambda>":
+        return False
+    if hasattr(function, "__wrapped__"):
+        return False  # a decorator, whose own source is not found so
+    try:
+        source = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return False
+    return not any(isinstance(each, ast.Return | ast.Raise) for each in ast.walk(source))
 
 
 def _other_arguments(function: object, given: tuple[str, ...], *, with_context: bool) -> str | None:

@@ -60,7 +60,7 @@ MIXED_UP: dict[str, tuple[Callable[[Any], object], str]] = {
         r"^left_join: .*'theirs'",
     ),
     "a stream grouped with another application's": (
-        lambda s: s.stream.group_by_key().cogroup(taking).cogroup(s.their_stream.group_by_key(), taking),
+        lambda s: s.stream.group_by_key().cogroup(max).cogroup(s.their_stream.group_by_key(), max),
         r"^cogroup: .*'theirs'",
     ),
     "a table joined with another application's": (

@@ -259,3 +259,40 @@ def test_what_was_refused_is_not_declared() -> None:
     with pytest.raises(TopologyError):
         scene.grouped.reduce(slept, "sums")
     scene.grouped.reduce(first, "sums")
+
+
+def forgets(*given: Any) -> None:
+    del given
+
+
+def deletes(*given: Any) -> None:
+    return None
+
+
+def fails(*given: Any) -> Any:
+    raise ValueError(given)
+
+
+AGGREGATES: dict[str, Callable[[Scene, Callable[..., Any]], object]] = {
+    "reducer": lambda s, f: s.grouped.reduce(f, "sums"),
+    "adder": lambda s, f: s.grouped.aggregate(dict, f, "sums", value=serdes.json),
+    "reducer of windows": lambda s, f: s.grouped.windowed_by(TumblingWindows(MINUTE)).reduce(f, "sums"),
+    "merger": lambda s, f: s.grouped.windowed_by(SessionWindows(MINUTE)).aggregate(
+        dict, first, "sums", value=serdes.json, merger=f
+    ),
+    "aggregator": lambda s, f: s.grouped.cogroup(f),
+    "subtractor": lambda s, f: s.table.group_by(first, name="g").reduce(first, f),
+    "subtractor of a table": lambda s, f: s.table.group_by(first, name="g").aggregate(
+        dict, first, f, value=serdes.json
+    ),
+}
+
+
+@pytest.mark.parametrize("role", AGGREGATES)
+def test_an_aggregate_refuses_a_function_without_return(role: str) -> None:
+    with pytest.raises(
+        TopologyError, match=rf"{role.split()[0]}, which has no `return`\. Its result is always None, which deletes"
+    ):
+        AGGREGATES[role](Scene(), forgets)
+    for accepted in (deletes, fails, lambda *given: None, functools.wraps(forgets)(lambda *given: given)):
+        AGGREGATES[role](Scene(), accepted)
