@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stateline.model.declared_at import SourceLine, placed
 from stateline.serde.plain import Serde, shown
-from stateline_store import TopologyError
+from stateline_store import InvalidArgumentError, TopologyError
 
 # Types, and not the abstract classes of `collections.abc`: with those the look at each result takes ten times as long.
 _UNRUN = {CoroutineType: "coroutine", GeneratorType: "generator", AsyncGeneratorType: "generator"}
@@ -29,8 +29,14 @@ def refuse_unrun(result: T) -> T:
 
 
 def written(serde: Serde, value: Any) -> bytes | None:
-    """Serialize a result; None stays None. Raises `InvalidArgumentError`, and `TopologyError` as `refuse_unrun`."""
-    return None if value is None else serde.serialize(refuse_unrun(value))
+    """Serialize a result; None stays None. Raises `InvalidArgumentError` for one of another type, and `TopologyError`
+    as `refuse_unrun`."""
+    try:
+        return None if value is None else serde.serialize(refuse_unrun(value))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error} For another type, pass key=… or value=… with a serde of its type."
+        ) from error
 
 
 def several(given: Any, function: Callable[..., Any]) -> Iterable[Any]:
