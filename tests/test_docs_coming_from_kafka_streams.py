@@ -53,6 +53,18 @@ def test_a_song_leaves_its_old_genre_and_a_sixth_song_follows() -> None:
         assert newest == {"jazz": [[n, f"t{n}"] for n in (4, 3, 2, 1, 0)], "pop": [[5, "t5"]]}
 
 
+def test_a_row_goes_to_its_first_branch_only() -> None:
+    with TestDriver(declared("branches")) as driver:
+        for amount, country in ((1000, "FR"), (1, "FR"), (1, "GB")):
+            driver.pipe("orders", "c", {"amount": amount, "country": country})
+        rows = {name: [row.value for row in driver.read(name)] for name in ("large", "small-abroad", "small-at-home")}
+        assert rows == {
+            "large": [{"amount": 1000, "country": "FR"}],
+            "small-abroad": [{"amount": 1, "country": "FR"}],
+            "small-at-home": [{"amount": 1, "country": "GB"}],
+        }
+
+
 def test_orders_follow_the_names_of_their_customers() -> None:
     with TestDriver(declared("named-orders")) as driver:
         driver.pipe("orders", "4711", {"customer": "c1"})

@@ -17,9 +17,10 @@ from stateline.dsl.grouped_tables import GroupedTable
 from stateline.dsl.streams import GroupedStream, Stream, Table, WindowedStream, WindowedTable
 from stateline.log import open_log
 from stateline.model.internal_topics import required_topics
+from stateline.serde.windowed import SessionKey, WindowKey
 from stateline.testing import TestDriver
 from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
-from test_docs import blocks, document
+from test_docs import ROOT, blocks, document
 
 FUNCTIONS = document("docs/stream-functions.md").partition("## Several topics")[
     0
@@ -52,6 +53,20 @@ def test_what_the_table_of_operators_says_of_the_worker_exists() -> None:
         named = set(re.findall(r"[`.]\.?([a-z_]+)\(", cell)) | set(re.findall(r"@app\.(\w+)", cell))
         assert cell, operator
         assert named <= methods | {"until_window_closes", "until_time_limit", "on_window_close"}, operator
+
+
+def test_members_of_windowed_keys_are_named() -> None:
+    window, session = (" and ".join(kind._fields[-2:]) for kind in (WindowKey, SessionKey))
+    said = TEXT.replace("`", "")
+    assert f"The key of a window has the members {window}." in said
+    assert f"The key of a session has {SessionKey._fields[0]}, {session}." in said
+
+
+def test_each_aggregate_of_a_table_of_a_page_has_its_value() -> None:
+    pages = {page: page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")}
+    calls = [(page, each) for page, text in pages.items() for each in re.findall(r"aggregate\(initial[^)]*\)", text)]
+    assert len(calls) > 8
+    assert [(page.name, each) for page, each in calls if "value=" not in each] == []
 
 
 def test_the_application_that_it_shows_does_what_it_says(tmp_path: Path) -> None:
