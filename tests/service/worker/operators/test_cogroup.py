@@ -227,5 +227,5 @@ def test_what_cannot_be_cogrouped_is_refused_where_it_is_declared() -> None:
         both.cogroup(numbers, visited)
     with pytest.raises(TopologyError, match=r"what .group_by_key\(\)"):
         both.cogroup(app.stream("visits", key=serdes.string, value=serdes.string), visited)
-    with pytest.raises(InvalidArgumentError, match="sessions need one"):
+    with pytest.raises(InvalidArgumentError, match=r"Sessions need `merger=f\(key, one, other\)`"):
         both.windowed_by(SessionWindows(seconds(1))).aggregate(list, "kept", value=serdes.json)
