@@ -3,6 +3,7 @@
     <application.id>/backups/<id>/<node>.json     a manifest (`stateline_store.snapshots.backup`), written last
     <application.id>/files/<digest>               a piece of a file, named by its digest
     <application.id>/leases/<id>/<random>         somebody reads this backup, for a day from when the object was made
+    <application.id>/leases/sweep/<random>        a sweep runs (`sweep_leases`)
 
 Only files that a manifest names count. Every object is written whole or not at all, and never changed. Times are those
 of the location's clock, so clocks of nodes may differ. The client is obstore (Rust's object_store), or `WebHdfs`.
@@ -17,7 +18,7 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +42,7 @@ _SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
 _SHOWN = 3  # ids
+_MOST_ASKED = 100  # files one by one; a listing tells of 1,000 in one answer
 _STAGED = re.compile(r"#\d+$")  # obstore writes a file of a directory under such a name, and renames it
 
 
@@ -160,8 +162,8 @@ class BackupLocation:
         """Return (id, node) of all manifests, oldest first."""
         with self._asked("list backups"):
             places = [each for each, _, _ in self._listed("backups") if each.endswith(".json")]
-            names = [each.removesuffix(".json").split("/")[-2:] for each in places]
-        return sorted((name[0], unquote(name[1])) for name in names)
+            names = [_last_two(each.removesuffix(".json")) for each in places]
+        return sorted((backup_id, unquote(node)) for backup_id, node in names)
 
     def read(self, backup_id: str, node: str) -> Backup:
         """Return this manifest. Raises `DoesNotExistError` if there is none, `DamagedDataError` if it is unreadable."""
@@ -175,6 +177,12 @@ class BackupLocation:
         with self._asked("list files"):
             for place, size, at_s in self._listed("files"):
                 yield StoredFile(place.rpartition("/")[2], size, at_s)
+
+    def lacks(self, sizes: Mapping[str, int]) -> set[str]:
+        """Return those of these files, by digest with their sizes, that are missing or have another size."""
+        if len(sizes) > _MOST_ASKED:
+            return sizes.keys() - {each.digest for each in self.files() if sizes.get(each.digest) == each.size}
+        return {digest for digest, size in sizes.items() if self._size(digest) != size}
 
     def delete_manifest(self, backup_id: str, node: str) -> None:
         with self._asked(f"delete the backup {backup_id}"), contextlib.suppress(FileNotFoundError):
@@ -200,20 +208,40 @@ class BackupLocation:
     def lease(self, backup_id: str) -> Iterator[float]:
         """Keep this backup from being deleted while the block runs, for a day at most. Yields the location's time, in
         seconds since the epoch."""
-        place = f"{self._below}/leases/{backup_id}/{secrets.token_hex(8)}"
-        with self._asked("write a lease"):
-            self._store.put(place, b"")
-            written_at_s = _seconds(self._store.head(place)["last_modified"])
+        name = f"{backup_id}/{secrets.token_hex(8)}"
+        written_at_s = self.write_lease(name)
         try:
             yield written_at_s
         finally:
-            with contextlib.suppress(RetryLaterError), self._asked("end a lease"):
-                self._store.delete(place)
+            self.end_lease(name)
+
+    def write_lease(self, name: str) -> float:
+        """Write or renew the lease of this name, ``<id>/<random>``. Returns the location's time, in seconds since the
+        epoch."""
+        place = f"{self._below}/leases/{name}"
+        with self._asked("write a lease"):
+            self._store.put(place, b"")
+            return _seconds(self._store.head(place)["last_modified"])
+
+    def end_lease(self, name: str) -> None:
+        """Delete this lease. If the location refuses, the lease ends by itself."""
+        with contextlib.suppress(RetryLaterError, DoesNotExistError), self._asked("end a lease"):
+            self._store.delete(f"{self._below}/leases/{name}")
+
+    def leases(self) -> list[tuple[str, str, float]]:
+        """Return the id, the random part and the time of each lease, in seconds since the epoch."""
+        with self._asked("list leases"):
+            return [(*_last_two(place), at_s) for place, _, at_s in self._listed("leases")]
 
     def leased(self, now_s: float) -> set[str]:
         """Return the ids of backups with readers. `now_s` is by the location's clock."""
-        with self._asked("list leases"):
-            return {place.split("/")[-2] for place, _, at_s in self._listed("leases") if at_s + _OF_A_LEASE_S > now_s}
+        return {backup_id for backup_id, _, at_s in self.leases() if at_s + _OF_A_LEASE_S > now_s}
+
+    def _size(self, digest: str) -> int | None:
+        """Return the bytes of this file, None if it is not there."""
+        with contextlib.suppress(DoesNotExistError), self._asked(f"find {digest}"):
+            return int(self._store.head(f"{self._below}/files/{digest}")["size"])
+        return None
 
     def _listed(self, folder: str) -> Iterator[tuple[str, int, float]]:
         for page in self._store.list(f"{self._below}/{folder}"):
@@ -231,6 +259,11 @@ class BackupLocation:
             raise DoesNotExistError(f"{self.url} cannot {what}: it is not there.") from error
         except self._refusals as error:
             raise RetryLaterError(f"{self.url} cannot {what}: {refusal(self.url, error)}") from error
+
+
+def _last_two(place: str) -> tuple[str, str]:
+    *_, folder, name = place.split("/")
+    return folder, name
 
 
 def _pieces(path: Path, begin: int, size: int) -> Iterator[bytes]:

@@ -4,24 +4,26 @@ A manifest is deleted when it is older than ``backup.retention.ms``, unless one 
 ``backup.keep`` newer ones, or somebody reads that backup. A file is deleted when no manifest names it and it was
 written `LEFT_ALONE_S` ago: a backup that is being written names its files last.
 
-Files are listed before manifests, and manifests until two listings are equal. So a manifest that replaces another
-while this runs is seen.
+Manifests are read before files are listed, because that may take long. Then manifests are listed again, until two
+listings are equal. A manifest that was overwritten under its own name is not read again: its new files are young. From
+the listing of files to the end of deletes the sweep has a lease, for which writers wait (`sweep_leases`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from stateline.backup.location import BackupLocation, StoredFile
+from stateline.backup.sweep_leases import SweepLease, sweep_lease
 from stateline_store import DamagedDataError, DoesNotExistError
 from stateline_store.snapshots.backup import Backup
 from stateline_store.steps import reached
 
 LEFT_ALONE_S = 3 * 24 * 60 * 60
-_ID_OF_THE_SWEEP = "sweep"
-_AT_ONCE = 1_000  # paths of one request, S3's limit
+_AT_ONCE = 100  # paths of one request, which ends before the lease
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -56,50 +58,72 @@ def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: 
     manifest: files of it may be needed. Raises as the location.
 
     Memory holds 32 bytes for each file at the location, and one manifest at a time."""
-    with location.lease(_ID_OF_THE_SWEEP) as now_s:
+    with sweep_lease(location) as lease:
+        now_s = lease.now_s
+    manifests = _Manifests(location, Retention(now_s * 1000, retention_ms, keep))
+    manifests.read()
+    with sweep_lease(location) as lease:
         reached("sweep:leased")
         files, others = dict[bytes, int](), list[StoredFile]()
         for file in location.files():
+            lease.renew()
             if file.written_at_s < now_s - left_alone_s:
                 if _DIGEST.fullmatch(file.digest):
                     files[bytes.fromhex(file.digest)] = file.size
                 else:
                     others.append(file)  # a writer was killed, and its store shows half files
-        ended, named = _ended(location, Retention(now_s * 1000, retention_ms, keep))
-        leased = location.leased(now_s)
-        for name in [name for name in ended if name[0] in leased]:
-            ended.remove(name)
-            if (backup := _read(location, name)) is not None:
-                named.update(map(bytes.fromhex, backup.named))
+        manifests.read(lease)
+        manifests.spare(location.leased(now_s))
         reached("sweep:listed")
-        for backup_id, node in ended:
+        for backup_id, node in manifests.ended:
+            lease.renew()
             location.delete_manifest(backup_id, node)
             reached("sweep:manifest-deleted")
-        rubbish = [digest for digest in files if digest not in named]
+        rubbish = [digest for digest in files if digest not in manifests.named]
         gone = [*(digest.hex() for digest in rubbish), *(file.digest for file in others)]
         for begin in range(0, len(gone), _AT_ONCE):
+            lease.renew()
             location.delete_files(gone[begin : begin + _AT_ONCE])
             reached("sweep:files-deleted")
-        location.tidy(now_s, left_alone_s)
+    location.tidy(now_s, left_alone_s)
     size = sum(files[digest] for digest in rubbish) + sum(file.size for file in others)
-    return Swept(tuple(sorted(ended)), len(gone), size)
+    return Swept(tuple(sorted(manifests.ended)), len(gone), size)
 
 
-def _ended(location: BackupLocation, retention: Retention) -> tuple[list[tuple[str, str]], set[bytes]]:
-    """Return the manifests to delete, and the digests that the others name, from two listings that are equal."""
-    ended, named, seen = list[tuple[str, str]](), set[bytes](), set[tuple[str, str]]()
-    names, before = location.manifests(), None
-    while names != before:
-        for name in reversed(names):
-            if name not in seen:
-                seen.add(name)
-                backup = _read(location, name)
-                if backup is not None and retention.has_ended(backup):
-                    ended.append(name)
-                elif backup is not None:
-                    named.update(map(bytes.fromhex, backup.named))
-        before, names = names, location.manifests()
-    return ended, named
+class _Manifests:
+    """Those of a location: `ended` are to be deleted, and the others name the digests `named`."""
+
+    def __init__(self, location: BackupLocation, retention: Retention) -> None:
+        self._location, self._retention = location, retention
+        self._seen = set[tuple[str, str]]()
+        self.ended = list[tuple[str, str]]()
+        self.named = set[bytes]()
+
+    def read(self, lease: SweepLease | None = None) -> None:
+        """Read the manifests that were not read yet, until two listings are equal."""
+        names, before = self._location.manifests(), None
+        while names != before:
+            for name in reversed(names):
+                if name not in self._seen:
+                    self._seen.add(name)
+                    if lease is not None:
+                        lease.renew()
+                    backup = _read(self._location, name)
+                    if backup is not None and self._retention.has_ended(backup):
+                        self.ended.append(name)
+                    elif backup is not None:
+                        self._name(backup)
+            before, names = names, self._location.manifests()
+
+    def spare(self, ids: Collection[str]) -> None:
+        """Keep the backups of these ids."""
+        for name in [name for name in self.ended if name[0] in ids]:
+            self.ended.remove(name)
+            if (backup := _read(self._location, name)) is not None:
+                self._name(backup)
+
+    def _name(self, backup: Backup) -> None:
+        self.named.update(map(bytes.fromhex, backup.named))
 
 
 def _read(location: BackupLocation, name: tuple[str, str]) -> Backup | None:

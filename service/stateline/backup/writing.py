@@ -10,6 +10,8 @@ A piece counts as there if the node's newest manifest names it, or if this proce
 younger than the retention: an older one may be deleted at any moment, and its pieces with it. The first backup of a
 process lists the location, and later ones once an hour. Listed pieces that are missing or have another size are written
 again. Other damage is not seen: a full backup writes every piece again.
+
+Before the manifest, it writes the pieces again that a sweep has deleted meanwhile (`sweep_leases`).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from threading import Event
 
 from stateline.backup.location import BackupLocation
 from stateline.backup.retention import LEFT_ALONE_S
+from stateline.backup.sweep_leases import wait_for_sweeps
 from stateline_store import DamagedDataError, DoesNotExistError, NewerFormatError, RetryLaterError
 from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import Backup, piece_sizes
@@ -101,12 +104,29 @@ class BackupWriter:
             self._wrote.clear()
             raise RetryLaterError(f"The backup {backup.id} took so long that its first files may be deleted again.")
         whole = replace(backup, digests=digests)
+        self._restore_swept(whole, linked, stopped)
         reached("backup:files-written")
         self.location.write(whole)
         reached("backup:manifest-written")
         self._base_id = whole.id
         self._forget(whole.named)
         return whole, done
+
+    def _restore_swept(self, whole: Backup, linked: Path, stopped: Event) -> None:
+        """Write again what a sweep has deleted of the pieces that this process wrote: it had listed them as old."""
+        sizes = {digest: size for digest, size in _sizes(whole).items() if digest in self._wrote}
+        if not sizes:
+            return
+        wait_for_sweeps(self.location, whole.id, stopped)
+        if lost := self.location.lacks(sizes):
+            _log.info("A sweep deleted %d pieces of the backup %s: they are written again.", len(lost), whole.id)
+        for path, size in whole.copy.files.items():
+            begin = 0
+            for digest, piece in zip(whole.digests[path], piece_sizes(path, size), strict=True):
+                if digest in lost:
+                    self.location.put_file(digest, linked / path, piece, begin)
+                    lost.remove(digest)
+                begin += piece
 
     def _there(self, base: Backup | None) -> set[str]:
         """Return the digests that the location has, as far as manifests and listings tell."""
@@ -117,15 +137,14 @@ class BackupWriter:
         if at_s < self._listed_at_s + _LISTED_EACH_S:
             return wrote | base.named
         sizes = _sizes(base)
-        whole = {each.digest for each in self.location.files() if sizes.get(each.digest) == each.size}
-        if lost := sizes.keys() - whole:
+        if lost := self.location.lacks(sizes):
             _log.warning(
                 "%s has lost %d of %d pieces of the backup %s. Those that the stores still have are written again.",
                 *(self.location.url, len(lost), len(sizes), base.id),
             )
         else:  # a backup that fails now leaves the lost pieces to the next one
             self._listed_at_s = at_s
-        return wrote | whole
+        return wrote | (sizes.keys() - lost)
 
     def _base(self) -> Backup | None:
         """Return this node's newest manifest, unless it may be deleted soon."""

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -22,6 +23,7 @@ from stateline.deployment.stores.topology_file import PublishedTopology, publish
 from stateline.deployment.workers.instance_file import Instance, lock_path
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
+from stateline.server.backups import keeping
 from stateline.server.backups.keeping import BackupFigures, BackupKeeper
 from stateline.server.backups.making import BackupMaker
 from stateline.server.state.worker_connection import LinkedForCopy
@@ -38,6 +40,7 @@ from stateline_store import (
     TopicPartition,
     TransactionalStore,
 )
+from stateline_store.snapshots.backup import backup_id
 from stateline_store.snapshots.snapshot_directory import SnapshotDirectory
 from support.processes.linked_nodes import until
 
@@ -167,3 +170,18 @@ def test_snapshots_of_users_stop_no_backup(node: Node) -> None:
     for _ in range(node.config.server_snapshots_max):
         snapshots.finish(snapshots.begin(now_ms, 2, -1), [], now_ms, now_ms + 3_600_000)
     assert node.kept(until_made=1).failed == 0
+
+
+def test_a_server_sweeps_an_hour_after_its_start(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.hanging.clear()
+    node.kept(until_made=1)
+    location = node.maker.location
+    made = location.read(*location.manifests()[0])
+    old = [replace(made, id=backup_id(number), created_at_ms=number) for number in range(4)]
+    for each in old:
+        location.write(each)
+    node.kept(until_made=node.figures.made + 2)
+    assert location.manifests()[:4] == [(each.id, each.node) for each in old]
+    monkeypatch.setattr(keeping, "_SWEEP_INTERVAL_MS", 0)
+    node.kept(until_made=node.figures.made + 2)
+    assert location.manifests()[0][0] > old[-1].id

@@ -56,7 +56,7 @@ class BackupKeeper:
 
     def __init__(self, maker: BackupMaker, application: Path, interval_ms: int) -> None:
         self._maker, self._application, self._interval_ms = maker, application, interval_ms
-        self._sweeps_at_ms = 0
+        self._sweeps_at_ms = now_ms() + _SWEEP_INTERVAL_MS  # at a start, other nodes may just write
 
     async def keep(self) -> None:
         """Make backups until cancelled. A failed one is logged and counted, and the next interval makes another."""
