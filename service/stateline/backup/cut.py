@@ -91,6 +91,11 @@ class BackupCut:
         """Return the input that the rows of this store reflect. Raises as `parts`."""
         return reduce(Position.merge, (part.position for part, _ in self._placed(store).values()), Position())
 
+    def check_whole(self) -> None:
+        """Raise `DamagedDataError` if a partition of a store is missing."""
+        for store in self.stores:
+            self._placed(store)
+
     def _placed(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
         told, every = self._described(store), [(part, each) for each in self.manifests for part in each.copy.parts]
         found = {part.partition: (part, each) for part, each in every if part.store == store}
@@ -156,8 +161,7 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
         if until is None or id_ <= until:
             try:
                 found = _cut(location, id_, nodes[id_])
-                for store in found.stores:
-                    found.position(store)  # raises if a partition is missing
+                found.check_whole()
                 return found
             except (DoesNotExistError, DamagedDataError, NewerFormatError) as error:
                 why = str(error)

@@ -1,7 +1,12 @@
 """Delete old backups, and files that no manifest names. Any node may do it, also several at once.
 
-A manifest is deleted when it is older than ``backup.retention.ms``, unless one of its store partitions has fewer than
-``backup.keep`` newer ones, or somebody reads that backup. A file is deleted when no manifest names it and it was
+A manifest is deleted when it is older than ``backup.retention.ms``. It stays if
+
+- one of its store partitions or tasks is in fewer than ``backup.keep`` newer ones,
+- its id is one of the newest ``backup.keep`` ids with every partition of every store,
+- or somebody reads that backup.
+
+A file is deleted when no manifest names it and it was
 written `LEFT_ALONE_S` ago: a backup that is being written names its files last.
 
 Manifests are read before files are listed, because that may take long. Then manifests are listed again, until two
@@ -13,17 +18,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
+from stateline.backup.cut import BackupCut
 from stateline.backup.location import BackupLocation, StoredFile
-from stateline.backup.sweep_leases import SweepLease, sweep_lease
+from stateline.backup.sweep_leases import LEFT_ALONE_S, SweepLease, sweep_lease
 from stateline_store import DamagedDataError, DoesNotExistError
-from stateline_store.snapshots.backup import Backup
+from stateline_store.snapshots.backup import Backup, settled
 from stateline_store.steps import reached
 
-LEFT_ALONE_S = 3 * 24 * 60 * 60
 _AT_ONCE = 100  # paths of one request, which ends before the lease
+_WHOLE_TASK = -1  # no partition
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -36,28 +44,45 @@ class Swept:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Retention:
-    """Decides which backups go, one by one from the newest to the oldest. Times are in milliseconds since the epoch."""
+    """Decides which backups go, an id at a time from the newest to the oldest. Times are in milliseconds since the
+    epoch."""
 
     now_ms: float
     retention_ms: int
     keep: int
-    _newer: Counter[tuple[str, int]] = field(default_factory=Counter)  # by store and partition: how many it has seen
+    _newer: Counter[tuple[str, int]] = field(default_factory=Counter)  # by store and partition, and by task
+    _whole: int = 0  # ids
 
-    def has_ended(self, backup: Backup) -> bool:
-        """Return whether this backup, the next older one, is to be deleted."""
-        places = [(part.store, part.partition) for part in backup.copy.parts]
+    def ended(self, manifests: Sequence[Backup]) -> list[bool]:
+        """Return for each manifest of the next older id whether it is to be deleted."""
+        is_kept = self._whole < self.keep and _is_whole(manifests)
+        self._whole += is_kept
+        return [self._is_surplus(backup) and not is_kept for backup in manifests]
+
+    def _is_surplus(self, backup: Backup) -> bool:
+        places = {(part.store, part.partition) for part in backup.copy.parts}
+        places |= {(task, _WHOLE_TASK) for task in backup.committed}
         is_needed = any(self._newer[place] < self.keep for place in places)
         self._newer.update(places)
         return not is_needed and backup.created_at_ms < self.now_ms - self.retention_ms
+
+
+def _is_whole(manifests: Sequence[Backup]) -> bool:
+    """Return whether readers find every partition of every store."""
+    try:
+        BackupCut("", manifests[0].application_id, tuple(settled(manifests))).check_whole()
+    except DamagedDataError:
+        return False
+    return True
 
 
 def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: float = LEFT_ALONE_S) -> Swept:
     """Delete what the rules above allow, and the rests of killed processes. Raises `DamagedDataError` for an unreadable
     manifest: files of it may be needed. Raises as the location.
 
-    Memory holds 32 bytes for each file at the location, and one manifest at a time."""
+    Memory holds 32 bytes for each file at the location, and one manifest at a time with its files."""
     with sweep_lease(location) as lease:
         now_s = lease.now_s
     manifests = _Manifests(location, Retention(now_s * 1000, retention_ms, keep))
@@ -103,27 +128,41 @@ class _Manifests:
         """Read the manifests that were not read yet, until two listings are equal."""
         names, before = self._location.manifests(), None
         while names != before:
-            for name in reversed(names):
-                if name not in self._seen:
-                    self._seen.add(name)
-                    if lease is not None:
-                        lease.renew()
-                    backup = _read(self._location, name)
-                    if backup is not None and self._retention.has_ended(backup):
-                        self.ended.append(name)
-                    elif backup is not None:
-                        self._name(backup)
+            for _, of_id in groupby(reversed(names), key=itemgetter(0)):
+                self._decide([name for name in of_id if name not in self._seen], lease)
             before, names = names, self._location.manifests()
+
+    def _decide(self, names: Sequence[tuple[str, str]], lease: SweepLease | None) -> None:
+        """Read these manifests of one id."""
+        found, digests = list[tuple[tuple[str, str], Backup]](), list[set[bytes]]()
+        for name in names:
+            self._seen.add(name)
+            if lease is not None:
+                lease.renew()
+            if (backup := _read(self._location, name)) is not None:
+                found.append((name, _without_files(backup)))
+                digests.append(set(map(bytes.fromhex, backup.named)))
+        if not found:
+            return
+        ended = self._retention.ended([backup for _, backup in found])
+        for (name, _), of_manifest, has_ended in zip(found, digests, ended, strict=True):
+            if has_ended:
+                self.ended.append(name)
+            else:
+                self.named |= of_manifest
 
     def spare(self, ids: Collection[str]) -> None:
         """Keep the backups of these ids."""
         for name in [name for name in self.ended if name[0] in ids]:
             self.ended.remove(name)
             if (backup := _read(self._location, name)) is not None:
-                self._name(backup)
+                self.named.update(map(bytes.fromhex, backup.named))
 
-    def _name(self, backup: Backup) -> None:
-        self.named.update(map(bytes.fromhex, backup.named))
+
+def _without_files(backup: Backup) -> Backup:
+    """Return the backup without its largest members."""
+    parts = tuple(replace(part, lengths={}) for part in backup.copy.parts)
+    return replace(backup, digests={}, copy=replace(backup.copy, files={}, parts=parts))
 
 
 def _read(location: BackupLocation, name: tuple[str, str]) -> Backup | None:

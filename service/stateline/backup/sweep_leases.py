@@ -19,6 +19,8 @@ from threading import Event
 from stateline.backup.location import BackupLocation
 from stateline_store import RetryLaterError
 
+LEFT_ALONE_S = 3 * 24 * 60 * 60
+"""How long pieces without a manifest stay: a backup that is being written names them last."""
 _ID = "sweep"  # on disk: never change
 _RENEWED_AFTER_S = 30.0
 # A request of obstore takes at most 210 s with its retries. So none that began with a valid lease outlives it.

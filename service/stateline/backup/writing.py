@@ -29,8 +29,7 @@ from pathlib import Path
 from threading import Event
 
 from stateline.backup.location import BackupLocation
-from stateline.backup.retention import LEFT_ALONE_S
-from stateline.backup.sweep_leases import wait_for_sweeps
+from stateline.backup.sweep_leases import LEFT_ALONE_S, wait_for_sweeps
 from stateline_store import DamagedDataError, DoesNotExistError, NewerFormatError, RetryLaterError
 from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import Backup, piece_sizes

@@ -110,7 +110,7 @@ class Config(BaseModel):
     backup_retention_ms: types.Milliseconds = 604_800_000
     """Backups are deleted after that time, except the newest (backup.keep)."""
     backup_keep: types.Count = 3
-    """At least so many backups of each store partition are kept, however old they are."""
+    """At least so many backups of each store partition, and so many whole ones, are kept, however old they are."""
     backup_max_bytes_per_second: types.BytesOrUnlimited = 52_428_800
     """Bytes per second that a node writes of backups at most."""
     num_standby_replicas: types.CountOrNone = 0
