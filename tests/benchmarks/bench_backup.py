@@ -128,6 +128,7 @@ def main(arguments: Sequence[str]) -> None:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         fill(log, records, input_)
         location = root / "backups"
+        location.mkdir()
         os.environ["TIMED_COMMITS"] = str(root / "commits.txt")
         one = Node(broker.bootstrap_servers, root, "one", 0)
         one.settings |= {"backup.location": location, "backup.max.bytes.per.second": -1}

@@ -52,6 +52,7 @@ def web_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A place for backups: a directory, a server of S3's API, or a real HDFS."""
     if getattr(request, "param", "directory") == "directory":
+        (tmp_path / "backups").mkdir()
         return str(tmp_path / "backups")
     if request.param == "hdfs":
         return f"webhdfs://{getuser()}@{request.getfixturevalue('web_hdfs')}/{tmp_path.name}/states"

@@ -39,7 +39,7 @@ def write_backup(
     at_ms = now_ms()
     copy = StoreCopy.of("here", {}, parts, root / "linked")
     backup = Backup(backup_id(at_ms), "node", "app", at_ms, "", {store: told | kind}, {}, {}, {}, copy)
-    BackupWriter(BackupLocation(url, "app"), "node", 3_600_000, -1).write(backup, root / "linked", Event())
+    BackupWriter(BackupLocation(url, "app", create=True), "node", 3_600_000, -1).write(backup, root / "linked", Event())
 
 
 def _linked(

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
     from stateline.backup.webhdfs import WebHdfs
+
+_log = logging.getLogger(__name__)
 
 # One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
 _AT_ONCE_BYTES = 80 * 1024 * 1024
@@ -54,8 +57,8 @@ class StoredFile(NamedTuple):
     written_at_s: float
 
 
-def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES) -> ObjectStore:
-    """Return a directory, which is made, or a place in an object store, of which nothing is asked. Needs the extra
+def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES, *, create: bool = True) -> ObjectStore:
+    """Return a directory, which is made if `create`, or a place in an object store, which is not asked. Needs the extra
     `backup`. Raises `ConfigurationError` for a URL that cannot be used. `named` is its setting or option, of these
     `known` schemes."""
     import obstore
@@ -70,7 +73,7 @@ def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES) -> Objec
     if not scheme and Path(url).is_file():
         raise ConfigurationError(f"{named}={url} is a file: give a directory.")
     try:
-        return from_url(url) if scheme else LocalStore(url, mkdir=True)
+        return from_url(url) if scheme else LocalStore(url, mkdir=create)
     except (obstore.exceptions.BaseError, OSError, ValueError) as error:
         raise ConfigurationError(f"{named}={url} cannot be used: {refusal(url, error)}") from error
 
@@ -88,8 +91,9 @@ def check_id(location: BackupLocation, backup_id: str, there: Iterable[str]) -> 
 class BackupLocation:
     """Thread-safe. Each call takes as long as the location does. All raise `RetryLaterError` when it refuses."""
 
-    def __init__(self, url: str, application_id: str) -> None:
-        """Ask nothing yet. Raises `ConfigurationError` without the extra `backup`, and for an unknown kind of URL."""
+    def __init__(self, url: str, application_id: str, *, create: bool = False) -> None:
+        """Ask nothing yet. `create` makes a missing directory if its parent is there. Raises `ConfigurationError`
+        without the extra `backup`, and for an unknown kind of URL."""
         need_extra("backup", "Backups")
         import obstore
 
@@ -97,21 +101,30 @@ class BackupLocation:
         self.url = url
         self.application_id = application_id
         self._below = quote(application_id, safe="")
-        self._store: ObjectStore | WebHdfs
-        if urlsplit(url).scheme not in _WEB_HDFS:
-            self._store = object_store(url, "backup.location", (*_SCHEMES, *_WEB_HDFS))
-            return
+        self._directory = None if urlsplit(url).scheme else Path(url)
+        if self._directory is not None and create:
+            try:
+                self._directory.mkdir(exist_ok=True)
+            except OSError as error:
+                _log.error("%s cannot be created: %s", url, error)
+        if self._directory is None or self._directory.exists():
+            self._store  # noqa: B018 - a URL that cannot be used is told now
+
+    @cached_property
+    def _store(self) -> ObjectStore | WebHdfs:
+        if urlsplit(self.url).scheme not in _WEB_HDFS:
+            return object_store(self.url, "backup.location", (*_SCHEMES, *_WEB_HDFS), create=False)
         try:
             from stateline.backup.webhdfs import WebHdfs  # it loads httpx
 
-            self._store = WebHdfs(url)
+            return WebHdfs(self.url)
         except (*self._refusals, ValueError) as error:
-            raise ConfigurationError(f"backup.location={url} cannot be used: {error}") from error
+            raise ConfigurationError(f"backup.location={self.url} cannot be used: {error}") from error
 
     @classmethod
     def of(cls, config: Config, *, create: bool = False) -> BackupLocation:
-        """Return the application's location. A directory that does not exist is made if `create`. Raises
-        `ConfigurationError` if there is no location, and as the constructor."""
+        """Return the application's location. Raises `ConfigurationError` if there is none, for a missing directory
+        unless `create`, and as the constructor."""
         url = config.backup_location
         if url is None:
             raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
@@ -120,7 +133,7 @@ class BackupLocation:
                 f"{url} does not exist, so it has no backups. Mount it, or set backup.location to the directory of the "
                 "backups. The first stateline backup now makes it."
             )
-        return cls(url, config.application_id)
+        return cls(url, config.application_id, create=create)
 
     def applications(self) -> list[str]:
         """Return the ids of all applications with backups at the same URL."""
@@ -201,8 +214,8 @@ class BackupLocation:
             for place in (*(place for place in half if not place.endswith(".json")), *ended):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.delete(place)
-            if not urlsplit(self.url).scheme:
-                _tidy(Path(self.url) / self._below, now_s - left_alone_s)
+            if self._directory is not None:
+                _tidy(self._directory / self._below, now_s - left_alone_s)
 
     @contextlib.contextmanager
     def lease(self, backup_id: str) -> Iterator[float]:
@@ -221,7 +234,7 @@ class BackupLocation:
         place = f"{self._below}/leases/{name}"
         with self._asked("write a lease"):
             self._store.put(place, b"")
-            return _seconds(self._store.head(place)["last_modified"])
+            return self._store.head(place)["last_modified"].timestamp()
 
     def end_lease(self, name: str) -> None:
         """Delete this lease. If the location refuses, the lease ends by itself."""
@@ -246,13 +259,15 @@ class BackupLocation:
     def _listed(self, folder: str) -> Iterator[tuple[str, int, float]]:
         for page in self._store.list(f"{self._below}/{folder}"):
             for each in page:
-                yield each["path"], each["size"], _seconds(each["last_modified"])
+                yield each["path"], each["size"], each["last_modified"].timestamp()
 
     def _manifest(self, backup_id: str, node: str) -> str:
         return f"{self._below}/backups/{quote(backup_id, safe='')}/{quote(node, safe='')}.json"
 
     @contextlib.contextmanager
     def _asked(self, what: str) -> Iterator[None]:
+        if self._directory is not None and not self._directory.is_dir():
+            raise RetryLaterError(f"{self.url} cannot {what}: there is no such directory. Mount it, or create it.")
         try:
             yield
         except FileNotFoundError as error:
@@ -282,7 +297,3 @@ def _tidy(folder: Path, before_s: float) -> None:
             with contextlib.suppress(OSError):  # a folder that has files, or somebody else deletes it
                 if path.stat().st_mtime < before_s:
                     path.rmdir() if path.is_dir() else path.unlink()
-
-
-def _seconds(at: datetime) -> float:
-    return at.timestamp()

@@ -89,8 +89,6 @@ class Scene:
         self.written: Counter[bytes] = Counter()
         self._readers = 0
         create(log, {self.topic: PARTITIONS})
-        if "://" not in url:
-            Path(url).mkdir(exist_ok=True)  # a restore makes no directory
 
     def settings(self, disk: str) -> dict[str, str]:
         return {

@@ -181,7 +181,7 @@ def test_a_writer_rests_also_while_it_only_computes_digests(tmp_path: Path) -> N
             self.rested_s += timeout or 0.0
             return self.is_set()
 
-    location, linked = BackupLocation(str(tmp_path / "location"), "app"), tmp_path / "0_0" / "s"
+    location, linked = BackupLocation(str(tmp_path / "location"), "app", create=True), tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     for number in range(4):
         (linked / f"00000{number}.sst").write_bytes(random.Random(number).randbytes(8 * PIECE_BYTES))
@@ -195,7 +195,7 @@ def test_a_writer_rests_also_while_it_only_computes_digests(tmp_path: Path) -> N
 
 
 def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path) -> None:
-    location = BackupLocation(str(tmp_path / "location"), "app")
+    location = BackupLocation(str(tmp_path / "location"), "app", create=True)
     linked = tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")
@@ -210,7 +210,7 @@ def test_a_writer_does_not_build_on_a_backup_that_may_be_deleted(tmp_path: Path)
 
 @pytest.mark.parametrize("harm", ["deleted", "damaged"])
 def test_a_backup_that_cannot_be_built_on_is_told(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
-    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app", create=True), int(time.time() * 1000)
     linked = tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")
@@ -228,7 +228,7 @@ def test_a_backup_that_cannot_be_built_on_is_told(tmp_path: Path, harm: str, cap
 
 
 def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Path) -> None:
-    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app", create=True), int(time.time() * 1000)
     log = tmp_path / "0_0" / "s" / "000001.log"
     log.parent.mkdir(parents=True)
     writer, written = BackupWriter(location, "a", 3_600_000, -1), []
@@ -249,7 +249,7 @@ def test_of_a_file_that_has_grown_only_what_was_appended_is_written(tmp_path: Pa
 def test_a_piece_that_the_location_lost_is_written_again(
     tmp_path: Path, harm: str, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location, linked = BackupLocation(str(tmp_path / "location"), "app"), tmp_path / "0_0" / "s"
+    location, linked = BackupLocation(str(tmp_path / "location"), "app", create=True), tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")
     made, writer = backup(int(time.time() * 1000), "a", [0], {"0_0/s/000001.sst": ""}), _writer(location)
@@ -281,7 +281,7 @@ def _writer(location: BackupLocation) -> BackupWriter:
 
 
 def test_a_backup_that_is_built_on_stays_until_the_next_one_names_its_files(tmp_path: Path) -> None:
-    location, now_ms = BackupLocation(str(tmp_path / "location"), "app"), int(time.time() * 1000)
+    location, now_ms = BackupLocation(str(tmp_path / "location"), "app", create=True), int(time.time() * 1000)
     linked = tmp_path / "0_0" / "s"
     linked.mkdir(parents=True)
     (linked / "000001.sst").write_bytes(b"row")

@@ -30,7 +30,7 @@ class Scene:
     """Pieces whose writer was killed before its manifest, four days ago."""
 
     def __init__(self, root: Path) -> None:
-        self.linked, self.location = root, BackupLocation(str(root / "backups"), "app")
+        self.linked, self.location = root, BackupLocation(str(root / "backups"), "app", create=True)
         self.digests = []
         for path in FILES:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
