@@ -53,7 +53,7 @@ class Node:
     """Two live workers, of a task each, and one that has ended. A third task runs elsewhere."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
-        self.root, self.hanging = root, {"two"}
+        self.root, self.hanging, self.restoring = root, {"two"}, set[int]()
         self.directory, self.topology = StateDirectory(root / "state", "app"), APP.topology()
         self.application = self.directory.application
         given = [f"state.dir={root / 'state'}", f"backup.location={root / 'backups'}", "server.snapshots.max=2"]
@@ -90,10 +90,14 @@ class Node:
         maker = SnapshotMaker(
             self.directory,
             self.topology,
-            lambda _, number: HostedPartition(self.stores[number], StoreState.ACTIVE),
+            self._hosted,
             lambda: committed,
         )
-        return LinkedForCopy(*maker.make_for_copy(snapshot, places, is_backup=True))
+        return LinkedForCopy(*maker.make_for_backup(snapshot, places))
+
+    def _hosted(self, _: str, number: int) -> HostedPartition:
+        state = StoreState.RESTORING if number in self.restoring else StoreState.ACTIVE
+        return HostedPartition(self.stores[number], state)
 
     @property
     def maker(self) -> BackupMaker:
@@ -170,6 +174,24 @@ def test_snapshots_of_users_stop_no_backup(node: Node) -> None:
     for _ in range(node.config.server_snapshots_max):
         snapshots.finish(snapshots.begin(now_ms, 2, -1), [], now_ms, now_ms + 3_600_000)
     assert node.kept(until_made=1).failed == 0
+
+
+def test_a_task_that_is_being_restored_is_named_and_the_others_of_its_worker_are_backed_up(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.instances["one"] = replace(node.instances["one"], tasks={"0_0": "running", "0_1": "running"})
+    del node.instances["two"]
+    node.restoring.add(1)
+    figures = node.kept(until_failed=1)
+    assert figures.tasks["0_0"] > figures.tasks["0_1"] == 0
+    assert any("lacks task 0_1: Partition 1 of 'table' is being restored" in each for each in caplog.messages)
+    (made,) = (node.maker.location.read(*name) for name in node.maker.location.manifests()[:1])
+    assert ([*made.committed], [part.partition for part in made.copy.parts]) == (["0_0"], [0])
+    node.restoring.add(0)
+    before = node.maker.location.manifests()
+    node.kept(until_failed=node.figures.failed + 1)
+    assert "failed: Partition 0 of 'table' is being restored" in caplog.text
+    assert [name for name in node.maker.location.manifests() if name not in before] == []
 
 
 def test_a_server_sweeps_an_hour_after_its_start(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,9 +32,9 @@ def now(
     """Back up the stores of this node now.
 
     Workers go on while it is written. Only files that the location lacks are written. Each node writes its own
-    stores: run it on each node, or wait for backup.interval.ms, which all nodes follow. If a worker does not answer,
-    its tasks are named as lacks, and the exit code is 1. If `stateline backup verify` finds damaged files, --full
-    replaces them with those of this node.
+    stores: run it on each node, or wait for backup.interval.ms, which all nodes follow. Tasks that cannot be backed up
+    now are named as lacks, and the exit code is 1. If `stateline backup verify` finds damaged files, --full replaces
+    them with those of this node.
 
     Example: stateline backup now orders:app --set backup.location=s3://bucket/stateline
     """

@@ -74,8 +74,8 @@ class BackupMaker:
         return sorted({each.task_id(number) for each in places for number in range(each.partitions)}, key=TaskId.parse)
 
     async def make(self, id_: str, *, full: bool = False) -> MadeBackup:
-        """Back up all stores on disk of the tasks that run here, without those of workers that do not answer. `full`
-        writes all pieces again. Raises `NotPresentError` if no task runs here, and `RetryLaterError` when the location
+        """Back up all stores on disk of the tasks that run here, without those that cannot be linked now. `full` writes
+        all pieces again. Raises `NotPresentError` if no task runs here, and `RetryLaterError` when the location
         or the disk refuses."""
         unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms())
         try:
@@ -120,6 +120,7 @@ class BackupMaker:
                 parts += linked.parts
                 topics |= linked.topics
                 offsets |= linked.offsets
+                lacks |= linked.lacks
                 committed |= {task: linked.committed[task] for task in running if task in linked.committed}
         if not committed:
             raise failed or NotPresentError("No task runs here: there is nothing to back up.")

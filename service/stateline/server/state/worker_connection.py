@@ -52,12 +52,13 @@ class LinkedParts(NamedTuple):
 class LinkedForCopy(NamedTuple):
     """Files that a worker has linked for another node or a backup, the ids of the topics that they were made from, and
     the offset in its changelog by the directory of each part that has one. For a backup: `Backup.committed` of all its
-    running tasks."""
+    running tasks, and the reason for each task that it lacks."""
 
     parts: list[CheckpointPart]
     topics: Mapping[str, str]
     offsets: Mapping[str, int]
     committed: Mapping[str, Mapping[str, Sequence[Any]]]
+    lacks: Mapping[str, str]
 
 
 class WorkerConnection:
@@ -189,7 +190,7 @@ class WorkerConnection:
         reply = await self._linked("backup" if is_backup else "copy", snapshot, places)
         if "parts" in reply and "topics" in reply:
             parts = [CheckpointPart.from_json(part) for part in reply["parts"]]
-            return LinkedForCopy(parts, reply["topics"], reply["offsets"], reply["committed"])
+            return LinkedForCopy(parts, reply["topics"], reply["offsets"], reply["committed"], reply.get("lacks", {}))
         raise self._scans.failure(reply, "made no copy")
 
     async def _linked(self, type_: str, snapshot: str, places: Sequence[tuple[str, int]]) -> Message:

@@ -53,12 +53,14 @@ Committed = Mapping[str, Mapping[str, Sequence[int | str | None]]]
 
 class CopiedParts(NamedTuple):
     """`topics` has the ids of the topics that the stores were made from. `offsets` has the last applied offset of each
-    part's changelog, by the part's directory. `committed` is empty in a copy."""
+    part's changelog, by the part's directory. `committed` is empty in a copy. `lacks` has the reason for each task
+    that a backup is without."""
 
     parts: list[CheckpointPart]
     topics: dict[str, str]
     offsets: dict[str, int]
     committed: Committed
+    lacks: dict[str, str]
 
 
 class SnapshotMaker:
@@ -85,7 +87,8 @@ class SnapshotMaker:
         """Return the reply to a server's request (`query.wire`), also for a failure.
 
         It is ``{"parts": […], "epochs": [[topic, partition, number] …]}``, or for a copy or a backup ``{"parts": […],
-        "topics": {topic: topic id}, "offsets": {directory of a part: offset in its changelog}, "committed"}``."""
+        "topics": {topic: topic id}, "offsets": {directory of a part: offset in its changelog}, "committed", "lacks":
+        {task: reason}}``."""
         try:
             places = [(str(store), int(partition)) for store, partition in message["places"]]
             snapshot_id, kind = str(message["snapshot"]), message.get("type")
@@ -93,7 +96,7 @@ class SnapshotMaker:
             return {"error": f"Not a snapshot and its places: {error!r}"}
         try:
             if kind in ("copy", "backup"):
-                copied = self.make_for_copy(snapshot_id, places, is_backup=kind == "backup")
+                copied = (self.make_for_backup if kind == "backup" else self.make_for_copy)(snapshot_id, places)
                 return {**copied._asdict(), "parts": [part.to_json() for part in copied.parts]}
             parts, epochs = self.make(snapshot_id, places), self._check_epochs(places)
         except StatelineError as error:
@@ -116,22 +119,61 @@ class SnapshotMaker:
         self._check_epochs(places)
         return [self._link(snapshot_id, name, partition, self._hosted(name, partition)) for name, partition in places]
 
-    def make_for_copy(self, snapshot_id: str, places: Iterable[Place], *, is_backup: bool = False) -> CopiedParts:
-        """Link these stores for another node or for a backup. Leaves out stores that have nothing of their changelog
-        yet, and in a copy those without one. Raises as `make`."""
-        copied = CopiedParts([], {}, {}, self._committed() if is_backup else {})
+    def make_for_copy(self, snapshot_id: str, places: Iterable[Place]) -> CopiedParts:
+        """Link these stores for another node. Leaves out stores without a changelog, or with nothing of it yet. Raises
+        as `make`."""
+        copied = CopiedParts([], {}, {}, {}, {})
         for name, partition in places:
-            hosted = self._hosted(name, partition, _OWNED if is_backup else _COPIED)
-            changelog = self._topology.stores[name].changelog(self._topology.application_id)
-            offset = None if changelog is None else hosted.store.committed_offset(TopicPartition(changelog, partition))
-            if offset is None and not (is_backup and changelog is None):
-                continue
-            part = self._link(snapshot_id, name, partition, hosted)
-            copied.parts.append(part)
-            copied.topics.update(known(self._directory.task(task_of(part))))
-            if offset is not None:
-                copied.offsets[part.directory] = offset
+            self._copy(copied, snapshot_id, name, partition, self._hosted(name, partition, _COPIED))
         return copied
+
+    def make_for_backup(self, snapshot_id: str, places: Iterable[Place]) -> CopiedParts:
+        """Link these stores. Leaves out stores that have nothing of their changelog yet, and tasks of which a store
+        cannot be linked now. Raises as `make` if no task is left."""
+        committed = dict(self._committed())
+        copied, failed = CopiedParts([], {}, {}, committed, {}), list[StatelineError]()
+        by_task: dict[str, list[Place]] = {}
+        for name, partition in places:
+            by_task.setdefault(self._task_id(name, partition), []).append((name, partition))
+        for task, of_task in by_task.items():
+            own = CopiedParts([], {}, {}, {}, {})
+            try:
+                for name, partition in of_task:
+                    self._copy(own, snapshot_id, name, partition, self._hosted(name, partition), with_unlogged=True)
+            except StatelineError as error:
+                failed.append(error)
+                copied.lacks[task] = str(error)
+                committed.pop(task, None)
+                continue
+            copied.parts.extend(own.parts)
+            copied.topics.update(own.topics)
+            copied.offsets.update(own.offsets)
+        if failed and not committed:
+            raise failed[0]
+        return copied
+
+    def _copy(
+        self,
+        copied: CopiedParts,
+        snapshot_id: str,
+        name: str,
+        partition: int,
+        hosted: HostedPartition,
+        *,
+        with_unlogged: bool = False,
+    ) -> None:
+        changelog = self._topology.stores[name].changelog(self._topology.application_id)
+        offset = None if changelog is None else hosted.store.committed_offset(TopicPartition(changelog, partition))
+        if offset is None and not (with_unlogged and changelog is None):
+            return
+        part = self._link(snapshot_id, name, partition, hosted)
+        copied.parts.append(part)
+        copied.topics.update(known(self._directory.task(task_of(part))))
+        if offset is not None:
+            copied.offsets[part.directory] = offset
+
+    def _task_id(self, name: str, partition: int) -> str:
+        return str(self._topology.subtopology_of(name).task_id(partition))
 
     def _check_epochs(self, places: Iterable[Place]) -> dict[TopicPartition, int]:
         """Return the numbers of their epochs. Raises `NotReadyError` if stores of one pipeline have different ones."""
@@ -149,7 +191,7 @@ class SnapshotMaker:
 
     def _link(self, snapshot_id: str, name: str, partition: int, hosted: HostedPartition) -> CheckpointPart:
         store = hosted.store
-        task_id = str(self._topology.subtopology_of(name).task_id(partition))
+        task_id = self._task_id(name, partition)
         timestamped = self._topology.stores[name].timestamped
         database = self._directory.store(task_id, name, timestamped=timestamped)
         snapshot = self._directory.application / SNAPSHOTS / snapshot_id
@@ -179,7 +221,7 @@ class SnapshotMaker:
             raise InvalidArgumentError(f"{name!r} is a store in memory: only stores on disk can be in a snapshot.")
         if hosted.state not in states:
             raise NotActiveError(f"{what} is being restored: ask again when it is active.")
-        task = self._directory.task(str(self._topology.subtopology_of(name).task_id(partition)))
+        task = self._directory.task(self._task_id(name, partition))
         if self._topology.stores[name].timestamped and has_plain_files(task, name):
             raise NotActiveError(f"{what} is being upgraded to timestamps: ask again when that is done.")
         return hosted
