@@ -96,15 +96,22 @@ class BackupCut:
         for store in self.stores:
             self._placed(store)
 
+    def missing(self, store: str) -> set[int]:
+        """Return the partitions of this store that no node has. Raises `DoesNotExistError` for an unknown store."""
+        told = self._described(store)
+        return set(range(told.get("partitions") or 0)) - self._found(store).keys() - self._empty(told)
+
+    def _found(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
+        every = [(part, each) for each in self.manifests for part in each.copy.parts]
+        return {part.partition: (part, each) for part, each in every if part.store == store}
+
     def _placed(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
-        told, every = self._described(store), [(part, each) for each in self.manifests for part in each.copy.parts]
-        found = {part.partition: (part, each) for part, each in every if part.store == store}
-        if missing := set(range(told.get("partitions") or 0)) - found.keys() - self._empty(told):
+        if missing := self.missing(store):
             raise DamagedDataError(
                 f"The backup {self.id} has no partition {', '.join(map(str, sorted(missing)))} of {store!r}: another "
                 "node had it, or it was just moving. Take another backup."
             )
-        return dict(sorted(found.items()))
+        return dict(sorted(self._found(store).items()))
 
     def definition(self, store: str, declared: StoreDefinition | None = None) -> StoreDefinition:
         """Return the store's declaration, as far as the manifest tells it, or `declared`. Raises `DoesNotExistError`,

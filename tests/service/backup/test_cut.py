@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from stateline.backup.cut import find_cut
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, tasks
 from stateline_store import DamagedDataError, Position, TopicPartition
-from stateline_store.snapshots.backup import Backup, backup_id
+from stateline_store.snapshots.backup import Backup, backup_id, settled
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.store_copies import StoreCopy
 
@@ -99,3 +100,33 @@ def test_of_a_task_that_moved_all_stores_are_those_of_the_node_that_read_more(
     found = [each for each in backups(location) if "0_0" in tasks(each)]
     assert [each.node for each in found] == [ahead], "a restore takes the same"
     assert [each.node for each in backups(location) if "0_0" in each.committed] == [ahead]
+
+
+def _numbered(parts: int = 1, read: int = 5, committed: int = 5, written: int = 5) -> Backup:
+    """A manifest of task 0_0 with these numbers of progress."""
+    names = ("a", "b")[:parts]
+    every = tuple(part(name, "0_0", read if name == "a" else 0) for name in names)
+    offsets = {"0_0/a": written, "0_0/b": 0}
+    at = {"0_0": {"in": (committed, None, None), "other": (1, None, None)}}
+    return Backup("1", "one", "app", 1, "", DECLARED, offsets, at, {}, StoreCopy("here", {}, every, {}))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "behind"),
+    [
+        (_numbered(parts=2, read=1), _numbered(parts=1, read=9)),
+        (_numbered(read=6, committed=1), _numbered(read=5, committed=9)),
+        (_numbered(committed=6, written=1), _numbered(committed=5, written=9)),
+        (_numbered(written=6), _numbered(written=5)),
+    ],
+    ids=["parts", "read", "committed", "written"],
+)
+@pytest.mark.parametrize("names", [("one", "two"), ("two", "one")])
+def test_each_number_of_progress_decides_before_the_ones_after_it(
+    ahead: Backup, behind: Backup, names: tuple[str, str]
+) -> None:
+    two = replace(ahead, node=names[0]), replace(behind, node=names[1])
+    for manifests in (two, two[::-1]):
+        (owner,) = (each for each in settled(manifests) if each.committed)
+        assert owner.node == names[0]
+        assert all(not each.copy.parts for each in settled(manifests) if each.node != names[0])

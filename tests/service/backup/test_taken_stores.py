@@ -138,6 +138,20 @@ def test_stores_that_are_not_declared_any_more_are_no_damage(scene: Scene) -> No
     assert [(row["task"], row["outcome"]) for row in rows] == [(None, "left out"), (None, "whole")]
 
 
+def test_a_backup_that_lacks_other_nodes_is_not_told_as_whole_without_a_word(scene: Scene) -> None:
+    """As if another node had the other partition of each store and had written nothing."""
+    app = counting(*BEFORE, other="more")
+    location = BackupLocation(scene.url, ID)
+    (name,) = location.manifests()
+    made = location.read(*name)
+    location.write(replace(made, stores={store: {**told, "partitions": 2} for store, told in made.stores.items()}))
+    rows, faults = verified(app, scene.config(app), None)
+    assert faults == 0
+    assert [(row["node"], row["task"], row["outcome"]) for row in rows] == [
+        (made.node, None, "whole"), (None, "0_1", "missing"), (None, "1_1", "missing"),
+    ]  # fmt: skip
+
+
 @pytest.fixture
 def proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """Stands before the object store, once there is a backup."""

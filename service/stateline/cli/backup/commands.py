@@ -65,7 +65,8 @@ def verify(
     """Read a backup whole, and open each of its stores in a temporary directory.
 
     It compares the digest of each file, and the commit and Position of each store. It prints damaged tasks, and its
-    exit code is 1 then. Stores that the application does not declare any more are left out.
+    exit code is 1 then. Tasks that no node has in this backup are named as missing. Stores that the application does
+    not declare any more are left out.
 
     Example: stateline backup verify orders:app
     """

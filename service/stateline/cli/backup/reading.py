@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stateline.backup.cut import BackupCut
 from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation, check_id
 from stateline.backup.reading import backups, verify
@@ -11,6 +12,9 @@ from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline_store import DoesNotExistError
 from stateline_store.clock import now_ms
+from stateline_store.snapshots.backup import settled
+
+_MISSING = "No node has it in this backup: its node wrote none, or the task was moving or being restored."
 
 
 def listed(_: App, config: Config) -> list[Row]:
@@ -29,8 +33,8 @@ def listed(_: App, config: Config) -> list[Row]:
 
 
 def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row], int]:
-    """Return a row for each node's part of this backup, or of the newest, and the number of faults. Raises
-    `DoesNotExistError` if there is no such backup."""
+    """Return a row for each node's part of this backup, or of the newest, and for each task that is in no part. Also
+    returns the number of faults. Raises `DoesNotExistError` if there is no such backup."""
     location, topology = BackupLocation.of(config), app.configured_topology(config)
     manifests = location.manifests()
     if not manifests and backup_id is None:
@@ -41,15 +45,23 @@ def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row]
     check_id(location, wanted, (found for found, _ in manifests))
     rows: list[Row] = []
     faults = 0
-    for found, node in manifests:
-        if found == wanted:
-            backup = location.read(found, node)
-            wrong = verify(location, as_declared(backup, topology), topology)
-            faults += len(wrong)
-            whole = {"backup": found, "node": node, "task": None, "outcome": "whole", "why": None}
-            if why := undeclared(backup, topology):
-                rows.append({**whole, "outcome": "left out", "why": why})
-            rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
+    parts = [location.read(found, node) for found, node in manifests if found == wanted]
+    for backup in parts:
+        wrong = verify(location, as_declared(backup, topology), topology)
+        faults += len(wrong)
+        whole = {"backup": wanted, "node": backup.node, "task": None, "outcome": "whole", "why": None}
+        if why := undeclared(backup, topology):
+            rows.append({**whole, "outcome": "left out", "why": why})
+        rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
+    cut = BackupCut(location.url, config.application_id, tuple(settled(parts)))
+    missing = [
+        topology.subtopology_of(name).task_id(n)
+        for name in cut.stores
+        if name in topology.stores
+        for n in cut.missing(name)
+    ]
+    lost = {"backup": wanted, "node": None, "outcome": "missing", "why": _MISSING}
+    rows += [{**lost, "task": str(task)} for task in sorted(set(missing))]
     return rows, faults
 
 
