@@ -147,6 +147,7 @@ def test_a_damaged_file_is_named(kinds: Kinds, url: str, harm: str) -> None:
 
 
 def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(url).rmdir()
     with pytest.raises(DoesNotExistError, match=r"is no directory: give the backup\.location"):
         backup(url)
     Path(url).mkdir()

@@ -310,6 +310,7 @@ def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, options: dict
 
 
 def test_a_mistake_reaches_the_user_in_one_line(session: SparkSession, url: str) -> None:
+    Path(url).rmdir()
     with pytest.raises(Exception, match=r"is no directory: give the backup\.location") as told:
         frame(session, url, "plain")
     assert "Traceback" not in str(told.value)
