@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -28,7 +30,7 @@ from stateline_store import (
 )
 from stateline_store.layout import StoreTypes
 from stateline_store.rocksdb.options import Tuning
-from stateline_store.snapshots import copied_files, store_copies
+from stateline_store.snapshots import checkpoints, copied_files, store_copies
 from stateline_store.snapshots.checkpoints import CheckpointPart, link_database
 from stateline_store.snapshots.copied_files import ArrivingFile, LeavingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
@@ -220,6 +222,26 @@ def test_a_process_that_dies_at_any_step_leaves_what_the_next_one_goes_on_with(
         store.close()
         step += 1
     assert step > 10
+
+
+def test_a_process_that_is_killed_while_it_checks_stops_no_later_copy(sent: tuple[Sent, Sent], tmp_path: Path) -> None:
+    copies = CopyDirectory(tmp_path, "0_0")
+    arrive(sent[0], copies)
+    child = os.fork()
+    if child == 0:
+        with patch.object(checkpoints.Checkpoint, "_open", _dies):  # once the files are linked
+            copies.check(sent[0].copy, DECLARED)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [*copies.path.glob(".reading-*/*")]
+    for later in sent:
+        arrive(later, copies)
+        copies.check(later.copy, DECLARED)
+        assert not [*copies.path.glob(".reading-*")]
+    assert placed(copies, tmp_path) == sent[1].rows
+
+
+def _dies(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_dies_while_it_places_leaves_all_stores_of_the_task_or_none(

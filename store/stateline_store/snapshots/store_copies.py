@@ -132,8 +132,7 @@ class CopyDirectory:
             (self.path / _WHOLE).unlink(missing_ok=True)  # before anything else goes
             for part in copy.parts:
                 make_directory(self.path / part.directory)
-            for other in {*self.path.glob("*/*")} - {self.path / part.directory for part in copy.parts}:
-                shutil.rmtree(other)
+            self._delete_others(copy)
             for found in self._files():
                 size = copy.files.get(str(found.relative_to(self.path)), -1)
                 if found.name != _MANIFEST and found.stat().st_size > size:
@@ -199,6 +198,18 @@ class CopyDirectory:
             return StoreCopy.from_json(json.loads((self.path / _MANIFEST).read_bytes()))
         except (OSError, ValueError, DamagedDataError, NewerFormatError):
             return None
+
+    def _delete_others(self, copy: StoreCopy) -> None:
+        """Delete all files and directories here besides the manifest and those of the copy's parts. A check that was
+        interrupted leaves some, and so do stores that the copy has no longer."""
+        parts = {self.path / part.directory for part in copy.parts}
+        folders = {part.parent for part in parts}
+        for folder in (self.path, *folders):
+            for other in {*folder.iterdir()} - parts - folders - {self.path / _MANIFEST}:
+                if other.is_dir():
+                    shutil.rmtree(other)
+                else:
+                    other.unlink()
 
     def _files(self) -> list[Path]:
         return [Path(folder) / name for folder, _, names in os.walk(self.path) for name in names]
