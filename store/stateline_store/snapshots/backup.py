@@ -5,10 +5,11 @@
                                     "window_size_ms", "headers", "partitions", "subtopology"}},
                  "offsets": {directory of a part: offset in its changelog},
                  "committed": {task: {topic: [next offset, partition time or null, parts of the note or null]}},
-                 "digests": {path: [digest …]}, "copy": as in `store_copies`}
+                 "digests": {path: [digest …]}, "reset_epoch": epoch, "copy": as in `store_copies`}
 
 `stores` has all stores on disk that the application declares, also those of other nodes. A task in `committed` has no
-part of a store that had nothing yet. Older manifests tell no `subtopology`, and only stores with parts.
+part of a store that had nothing yet. `reset_epoch` is that of the newest reset that the node's directory had followed,
+0 without one. Older manifests tell no `subtopology`, no `reset_epoch`, and only stores with parts.
 
 A path is `<task>/<store>/<file>`. A file lies at the location in pieces: a table whole, a file that grows in pieces of
 `PIECE_BYTES`, so that what was appended since the last backup is all that is written. A piece is named by its digest,
@@ -53,8 +54,8 @@ class Backup:
     """One node's stores at one moment. `id` orders backups by time, and nodes may share it. `created_at_ms` is in
     milliseconds since the epoch. `topology` is the application's digest. `offsets` has by a part's directory the last
     applied offset of its changelog; a store without one has none. `committed` has what the group had committed for each
-    task by then, also for tasks without stores: a worker that has the stores goes on from there. Thread-safe: it never
-    changes."""
+    task by then, also for tasks without stores: a worker that has the stores goes on from there. Stores of resets after
+    `reset_epoch` are stale in it. Thread-safe: it never changes."""
 
     id: str
     node: str
@@ -66,6 +67,7 @@ class Backup:
     committed: Mapping[str, Mapping[str, Sequence[Any]]]
     digests: Mapping[str, Sequence[str]]
     copy: StoreCopy
+    reset_epoch: int = 0
 
     def of_task(self, task_id: str) -> Backup:
         """Return the same backup with the stores of this task alone. It has no parts if it lacks the task."""
@@ -93,6 +95,7 @@ class Backup:
                 task: {topic: list(at) for topic, at in each.items()} for task, each in self.committed.items()
             },
             "digests": {path: list(digests) for path, digests in self.digests.items()},
+            "reset_epoch": self.reset_epoch,
             "copy": self.copy.to_json(),
         }
         return json.dumps(told).encode()
@@ -119,6 +122,7 @@ class Backup:
                 },
                 {str(path): tuple(map(str, digests)) for path, digests in told["digests"].items()},
                 StoreCopy.from_json(told["copy"]),
+                int(told.get("reset_epoch", told["created_at_ms"])),  # epochs are milliseconds too
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DamagedDataError(f"{where} is no manifest of a backup: {error!r}.") from error

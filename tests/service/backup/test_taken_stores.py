@@ -30,6 +30,7 @@ from stateline.log.interface import NewTopic
 from stateline.model.store_definition import DAY_MS
 from stateline.worker.loop.worker import Worker
 from stateline_store import NotPresentError, RetryLaterError, TopologyError
+from stateline_store.snapshots.backup import backup_id
 from support.http.faulty_proxy import Answered, FaultyProxy
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
@@ -228,6 +229,17 @@ def test_a_worker_takes_an_older_backup_if_a_file_of_the_newest_is_damaged(
     (told,) = _warnings(caplog, f"cannot begin with the backup {newest.id}")
     assert digest in told
     assert any(f"begins with the backup {older.id}" in message for message in caplog.messages)
+
+
+def test_a_worker_tries_every_older_backup_until_one_is_whole(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    location = BackupLocation(scene.url, ID)
+    (name,) = location.manifests()
+    made = location.read(*name)
+    lost = {path: ["0" * 64] * len(digests) for path, digests in made.digests.items()}
+    for later in range(1, 8):
+        location.write(replace(made, id=backup_id(made.created_at_ms + later), digests=lost))
+    scene.works(counting(*AFTER), kept=3, quiet=2, added=1)
+    assert len(_warnings(caplog, "cannot begin with the backup")) == 7
 
 
 @pytest.mark.parametrize("topic", ["gone", "created again"])

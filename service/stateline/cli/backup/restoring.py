@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from stateline.backup.declared_parts import as_declared, made_from, replaced_topics, undeclared, without_forgotten
+from stateline.backup.declared_parts import (
+    as_declared,
+    made_from,
+    replaced_topics,
+    undeclared,
+    without_forgotten,
+    without_stale,
+)
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, place, tasks
 from stateline.cli.backup.restorable import NO_TASK, other_topics
@@ -42,11 +49,14 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
         raise DoesNotExistError(f"No backup of {config.application_id} is of node {node!r}: there are {nodes}.")
     log = configured_log(config)
     with closing(log):
-        settle_resets(config, log)  # before anything is here: the first start would delete it as older than a reset
+        reset = settle_resets(
+            config, log
+        )  # before anything is here: the first start would delete it as older than a reset
         ids = _topic_ids(log, topology)
     known = [as_declared(each, topology) for each in found]
     names = sorted({task for backup in known for task in tasks(backup)}, key=TaskId.parse)
-    rows = [_restored(location, config, topology, task, known, ids) for task in names]
+    current = [without_stale(each, reset) for each in known]
+    rows = [_restored(location, config, topology, task, current, ids) for task in names]
     why = undeclared(found[0], topology)
     return [*rows, {**NO_TASK, "outcome": "left out", "why": why}] if why else rows
 
@@ -60,6 +70,8 @@ def _restored(
     ids: dict[str, str],
 ) -> Row:
     directory, why = StateDirectory(config.state_dir, config.application_id), ""
+    if not any(task in tasks(backup) for backup in found):
+        why = "Its stores were reset since its backups."
     for backup in found:
         if task not in tasks(backup):
             continue

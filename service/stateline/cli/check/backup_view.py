@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores
+from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores, without_stale
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, tasks
 from stateline.cli.check.disk_view import DiskView
@@ -63,7 +63,7 @@ def _found(
     positions: dict[tuple[str, str], Position] = {}
     used: dict[str, str] = {}
     for whole in islice(backups(location), _MOST_READ):
-        backup = as_declared(whole, topology)
+        backup = without_stale(as_declared(whole, topology), log.reset)
         for task in {*tasks(backup)} & {*lacking} - used.keys():
             if not replaced_topics(backup, task, topology, ids):
                 used[task] = backup.id

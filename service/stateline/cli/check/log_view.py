@@ -46,6 +46,7 @@ class LogView:
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     differ: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
+    reset: Reset | None = None
 
 
 def look_at_log(topology: Topology, config: Config) -> LogView | None:
@@ -81,6 +82,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
                 *(Finding("refused", why) for why in dict.fromkeys(lost.values())),
                 *_warnings(topology, admin, topics, reset, configured, lost),
             ],
+            reset,
         )
 
 

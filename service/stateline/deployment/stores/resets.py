@@ -111,6 +111,14 @@ class Reset:
             frozenset(name for name, at in self.pipelines.items() if at > epoch),
         )
 
+    def stale_in_backup(self, epoch: int, backup_id: str) -> Stale:
+        """State older than this in a backup of such a directory. Backups that a restore of lost changelogs continued
+        with, or could have continued with, are not older than that restore."""
+        found = self.stale(epoch)
+        if self.work is not None and self.work.backup and backup_id <= self.work.backup:
+            return replace(found, stores=found.stores - {*self.work.stores})
+        return found
+
 
 def begun(before: Reset | None, here: int, work: ResetWork) -> Reset:
     """The next reset. `before` is the newest one, `here` the epoch of this directory."""

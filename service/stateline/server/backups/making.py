@@ -21,6 +21,7 @@ from stateline.backup.reading import declared
 from stateline.backup.retention import Swept, sweep
 from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
+from stateline.deployment.stores.resets import followed_epoch
 from stateline.deployment.stores.topology_file import Placement, read_topology
 from stateline.deployment.workers.instance_file import lock_path
 from stateline.model.topology import Topology
@@ -107,7 +108,7 @@ class BackupMaker:
         committed: dict[str, Any] = {}
         failed: StatelineError | None = None
         lacks: dict[str, str] = {}
-        created_at_ms = now_ms()
+        created_at_ms, reset_epoch = now_ms(), followed_epoch(self._application)
         for name, instance in self._workers.instances.items():
             running = [task for task, state in instance.tasks.items() if state == "running"]
             if running and lock_holder(lock_path(self._application, name))[0] is not False:
@@ -131,7 +132,9 @@ class BackupMaker:
         stores = {name: self._described(name, placements) for names in self._on_disk.values() for name in names}
         application, digest = self._topology.application_id, self._topology.digest()
         node = self._config.node
-        backup = Backup(id_, node, application, created_at_ms, digest, stores, offsets, committed, {}, copy)
+        no_digests: dict[str, list[str]] = {}  # the writer makes them
+        told = stores, offsets, committed, no_digests, copy, reset_epoch
+        backup = Backup(id_, node, application, created_at_ms, digest, *told)
         return backup, {task: why for task, why in lacks.items() if task not in committed}
 
     def _places(self, tasks: list[str]) -> list[tuple[str, int]]:

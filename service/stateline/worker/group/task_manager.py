@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
+from stateline.deployment.stores.resets import Reset
 from stateline.log.interface import Consumer
 from stateline.worker.context import WorkerContext
 from stateline.worker.restore.backed_up_tasks import BackedUpTasks
@@ -60,6 +61,10 @@ class TaskManager:
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
         self._fetching: set[TaskId] = set()  # tasks whose stores come from a backup
         self._suspended_since_s = 0.0
+
+    def say_reset(self, reset: Reset | None) -> None:
+        """The worker's directory follows this reset, the newest. Backups from before it are not restored."""
+        self._backed_up.reset = reset
 
     @property
     def waiting(self) -> Collection[TaskId]:

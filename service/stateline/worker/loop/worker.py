@@ -239,6 +239,7 @@ class Worker:
         """Prepare topics and the state directory, and make the consumer of the group. Raises as `run`."""
         context = self.context
         reset = settle_resets(context.config, context.log)
+        self._manager.say_reset(reset)
         self._files.refuse_other_cluster(context.config.bootstrap_servers, self._admin)
         self._topics.prepare(read_counted(self._files.directory))
         say_new_stores(self._topology, self._topics.created, self._admin, reset)

@@ -29,10 +29,12 @@ from stateline.backup.declared_parts import (
     undeclared,
     unlogged_stores,
     without_forgotten,
+    without_stale,
 )
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, declared, place, tasks
 from stateline.config.settings import Config
+from stateline.deployment.stores.resets import Reset
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline.worker.tasks.task import Task
@@ -51,7 +53,6 @@ from stateline_store.task_id import TaskId
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 2  # tasks; each fetches several files at once
-_MOST_TRIED = 5  # backups of a task
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0  # each is twice the one before
 
 
@@ -60,6 +61,7 @@ class BackedUpTasks:
 
     def __init__(self, config: Config, topology: Topology, directory: StateDirectory) -> None:
         """Raises `ConfigurationError` as `BackupLocation`."""
+        self.reset: Reset | None = None  # the newest: rows from before it are not taken
         self._topology, self._directory = topology, directory
         self._configured = ConfiguredTopics.of(config)
         url = config.backup_location
@@ -110,20 +112,18 @@ class BackedUpTasks:
 
     def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str]) -> None:
         """Place the stores of the newest usable backup, if there is one. Raises `_RowsAtStakeError`."""
-        unlogged, seen, tried = ", ".join(unlogged_stores(self._topology, task_id)), 0, 0
+        unlogged, seen = ", ".join(unlogged_stores(self._topology, task_id)), 0
         try:
             for whole in backups(location):
-                backup = as_declared(whole, self._topology)
+                backup = without_stale(as_declared(whole, self._topology), self.reset)
                 seen += task_id in tasks(backup)
-                if task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids):
-                    tried += 1
-                    if self._placed(location, backup, task_id, ids):
-                        if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
-                            _log.info("Task %s: %s", task_id, why)
-                        return
-                    if tried >= _MOST_TRIED:
-                        break
-            why = f"{location.url} has {seen} backups of it, and none that can be used"
+                fits = task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids)
+                if fits and self._placed(location, backup, task_id, ids):
+                    if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
+                        _log.info("Task %s: %s", task_id, why)
+                    return
+            since = "" if self.reset is None else " since it was reset"
+            why = f"{location.url} has {seen} backups of it{since}, and none that can be used"
         except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk
             if unlogged:
                 raise _RowsAtStakeError(

@@ -1,0 +1,184 @@
+"""Backups from before a reset: rows that no changelog has must not come back, and those of a restore must not go."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateline import serdes, stores
+from stateline.backup.declared_parts import without_stale
+from stateline.backup.location import BackupLocation
+from stateline.cli.backup.lost_changelogs import restored_without_changelogs
+from stateline.cli.backup.making import make_now
+from stateline.cli.backup.restoring import restored
+from stateline.cli.check.run import check
+from stateline.cli.reset import execution
+from stateline.cli.reset.scope import Asked
+from stateline.config.settings import Config
+from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset
+from stateline.dsl.app import App
+from stateline.log import Log
+from stateline.log.embedded import EmbeddedLog
+from stateline_store import NotPresentError, RetryLaterError
+from stateline_store.snapshots.backup import Backup
+from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+
+ID = "app"
+STORE_OF = {"in": "quiet", "more": "logged"}
+
+
+def counting() -> App:
+    """Counts in `quiet`, which has no changelog, and in another subtopology in `logged`."""
+    app, common = App(ID), dict[str, Any](key=serdes.string, value=serdes.json)
+    for topic, name in STORE_OF.items():
+        store = app.store(stores.key_value(name, logged=name == "logged", **common))
+        app.process(app.topic(topic, **common), stores=[store], name=f"count_{name}")(_count)
+    return app
+
+
+def _count(record: Any, view: Any) -> None:
+    view.put(record.key, (view.get(record.key) or 0) + 1)
+
+
+class Scene:
+    """One node. Each life writes a record to each topic, and returns the counts when all input is processed."""
+
+    def __init__(self, log: Log, path: Path, url: str) -> None:
+        self.log, self.path, self.url, self._lives = log, path, url, 0
+        create(log, dict.fromkeys(STORE_OF, 1))
+
+    @property
+    def config(self) -> Config:
+        log = f"embedded:{self.path / 'log.db'}"
+        return configured(counting(), self.path / "state", backup__location=self.url, bootstrap__servers=log)
+
+    def works(self, then: Callable[[], object] = lambda: None) -> dict[str, int]:
+        self._lives += 1
+        last = b"life-%d" % self._lives
+        for topic in STORE_OF:
+            produce(self.log, topic, [(b"k", b"1", 1_000), (last, b"1", 1_000)])
+        app, config = counting(), self.config
+        with (
+            running(app, config, self.log),
+            closing(Stores(app, config, self.path / f"readers-{self._lives}")) as stored,
+        ):
+            for name in STORE_OF.values():
+                eventually(lambda name=name: last in stored.rows(name, 1), f"{name} has all input")  # type: ignore[misc]
+            found = {name: int(stored.rows(name, 1)[b"k"]) for name in STORE_OF.values()}
+            then()
+        return found
+
+    def backs_up(self) -> None:
+        def is_made() -> bool:
+            with suppress(NotPresentError, RetryLaterError):
+                return make_now(counting(), self.config)["partitions"] == len(STORE_OF)
+            return False
+
+        eventually(is_made, "all stores are backed up")
+
+    def resets(self, asked: Asked) -> None:
+        execution.reset(
+            counting(), self.config, asked, dry_run=False, agreed=lambda: True, say=print, warn=logging.warning
+        )
+
+    def loses_disk(self) -> None:
+        shutil.rmtree(self.path / "state" / ID)
+
+    def restores_changelogs(self, backup_id: str | None = None) -> None:
+        with closing(self.log.admin()) as admin:
+            admin.delete_topics([f"{ID}-logged-changelog"])
+        restored_without_changelogs(counting(), self.config, backup_id, [], print)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, url: str) -> Iterator[Scene]:
+    """A node that was backed up after one record."""
+    with closing(EmbeddedLog(tmp_path / "log.db")) as log:
+        made = Scene(log, tmp_path, url)
+        assert made.works(made.backs_up) == {"quiet": 1, "logged": 1}
+        yield made
+
+
+EVERYTHING, ONE_STORE = Asked(), Asked(stores=("quiet",))
+
+
+@pytest.mark.parametrize("asked", [EVERYTHING, ONE_STORE])
+def test_a_worker_takes_no_rows_from_before_a_reset(
+    scene: Scene, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.works()
+    scene.resets(asked)
+    said = [found.message for found in check(counting(), scene.config).findings]
+    assert not [each for each in said if "would start here from the backup" in each]
+    assert scene.works(scene.backs_up) == {"quiet": 3, "logged": 3}
+    scene.loses_disk()
+    caplog.set_level(logging.INFO)
+    assert scene.works() == {"quiet": 4, "logged": 4}  # a backup from after it is taken
+    assert len([each for each in caplog.messages if "begins with the backup" in each]) == len(STORE_OF)
+
+
+@pytest.mark.parametrize("asked", [EVERYTHING, ONE_STORE])
+def test_the_command_restores_no_rows_from_before_a_reset(scene: Scene, asked: Asked) -> None:
+    scene.works()
+    scene.resets(asked)
+    rows = restored(counting(), scene.config, None, None)
+    (quiet,) = [row for row in rows if row["task"] == "0_0"]
+    assert (quiet["outcome"], quiet["why"]) == ("not restored", "Its stores were reset since its backups.")
+    assert scene.works() == {"quiet": 3, "logged": 3}
+
+
+def test_a_restore_of_lost_changelogs_keeps_its_own_backup_usable(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.works()
+    scene.restores_changelogs()
+    scene.loses_disk()
+    caplog.set_level(logging.INFO)
+    assert scene.works() == {"quiet": 3, "logged": 3}
+    assert any("Task 0_0 begins with the backup" in each for each in caplog.messages)
+
+
+def test_a_backup_that_a_restore_passed_over_brings_nothing_back(scene: Scene) -> None:
+    (older,) = BackupLocation(scene.url, ID).manifests()
+    scene.works(scene.backs_up)
+    scene.restores_changelogs(older[0])
+    scene.loses_disk()
+    assert scene.works() == {"quiet": 3, "logged": 3}
+
+
+def test_backups_after_the_one_that_a_restore_continued_with_are_older_than_it() -> None:
+    work = ResetWork(stores=("kept",), backup="20261129T000000.000Z")
+    reset = Reset(9, "done", everything=3, stores={"kept": 9, "other": 5}, work=work)
+
+    def stale(epoch: int, backup_id: str) -> frozenset[str]:
+        found = reset.stale_in_backup(epoch, backup_id)
+        return frozenset({"everything"}) if found.everything else found.stores
+
+    assert stale(9, "20261130T000000.000Z") == frozenset()
+    assert stale(8, "20261130T000000.000Z") == {"kept"}
+    assert stale(8, "20261129T000000.000Z") == frozenset()
+    assert stale(4, "20261128T000000.000Z") == {"other"}
+    assert stale(2, "20261128T000000.000Z") == {"everything"}
+
+
+def test_a_manifest_tells_its_reset_and_an_older_manifest_its_time(scene: Scene) -> None:
+    scene.resets(ONE_STORE)
+    scene.works(scene.backs_up)
+    location, reset = BackupLocation(scene.url, ID), newest_reset(scene.log, ID)
+    assert reset is not None
+    before, after = (location.read(*name) for name in location.manifests())
+    assert (before.reset_epoch, after.reset_epoch) == (0, reset.epoch)
+    for made, expected in ((before, {"logged"}), (after, {"quiet", "logged"})):
+        assert {part.store for part in without_stale(made, reset).copy.parts} == expected
+        told = json.loads(made.encode())
+        del told["reset_epoch"]
+        old = Backup.decode(json.dumps(told).encode(), "there")
+        assert old.reset_epoch == made.created_at_ms
+        assert {part.store for part in without_stale(old, reset).copy.parts} == expected
