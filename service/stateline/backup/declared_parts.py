@@ -7,7 +7,7 @@ The application may have changed since the backup:
 | dropped a store, or put it into memory   | the store is left out (`undeclared`)                                      |
 | added a store, or a topic                | it begins as at any other start                                           |
 | numbered its subtopologies otherwise     | stores and offsets belong to the tasks that have them now                 |
-| reset a store                            | the store is left out (`without_stale`)                                   |
+| reset a store                            | the store is left out (`resets.without_stale`)                            |
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from stateline.backup.reading import declared, refuse_forgotten
-from stateline.deployment.stores.resets import Reset
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline_store import DamagedDataError
@@ -45,13 +44,6 @@ def as_declared(backup: Backup, topology: Topology) -> Backup:
         offsets={moved[each]: offset for each, offset in backup.offsets.items() if each in moved},
         committed=_committed(backup, topology),
     )
-
-
-def without_stale(backup: Backup, reset: Reset | None) -> Backup:
-    """Return the backup without the stores that a reset has emptied since."""
-    if reset is None or not (stale := reset.stale_in_backup(backup.reset_epoch, backup.id)):
-        return backup
-    return backup.of_parts([p for p in backup.copy.parts if not (stale.everything or p.store in stale.stores)])
 
 
 def undeclared(backup: Backup, topology: Topology, partition: int | None = None) -> str:

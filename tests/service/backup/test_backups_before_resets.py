@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from stateline import serdes, stores
-from stateline.backup.declared_parts import without_stale
 from stateline.backup.location import BackupLocation
 from stateline.cli.backup.lost_changelogs import restored_without_changelogs
 from stateline.cli.backup.making import make_now
@@ -22,7 +21,7 @@ from stateline.cli.check.run import check
 from stateline.cli.reset import execution
 from stateline.cli.reset.scope import Asked
 from stateline.config.settings import Config
-from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset
+from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset, without_stale
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog

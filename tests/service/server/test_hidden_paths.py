@@ -261,6 +261,7 @@ TAKEN = {
     ("state/store_watch.py", "_why_unreadable"): "to problem_response, as one of the reasons",
     ("state/store_watch.py", "follow"): "to problem_response, as one of the reasons",
     ("snapshots/sweeper.py", "sweep"): "to the log",
+    ("backups/making.py", "_linked"): "to the log, and to the command `backup now`",
     ("state/group_watch.py", "_ask"): "to the log",
     ("copies/receiving.py", "_fetched"): "to the log, and through without_paths to a worker",
     ("copies/receiving.py", "_fetched_from_any"): "to _fetched",

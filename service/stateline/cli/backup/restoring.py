@@ -11,7 +11,6 @@ from stateline.backup.declared_parts import (
     replaced_topics,
     undeclared,
     without_forgotten,
-    without_stale,
 )
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, place, tasks
@@ -21,6 +20,7 @@ from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.stores.discarding import settle_resets
+from stateline.deployment.stores.resets import without_stale
 from stateline.dsl.app import App
 from stateline.log.interface import Log
 from stateline.model.internal_topics import ConfiguredTopics

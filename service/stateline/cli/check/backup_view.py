@@ -7,13 +7,14 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores, without_stale
+from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, tasks
 from stateline.cli.check.disk_view import DiskView
 from stateline.cli.check.log_view import LogView
 from stateline.cli.check.report import Finding
 from stateline.config.settings import Config
+from stateline.deployment.stores.resets import without_stale
 from stateline.model.topology import Topology
 from stateline_store import DoesNotExistError, Position, StatelineError
 from stateline_store.snapshots.backup import task_of

@@ -31,6 +31,7 @@ from stateline.log.interface import Log
 from stateline_store import ConfigurationError, DamagedDataError, FencedError, LockedError
 from stateline_store.clock import now_ms
 from stateline_store.files.durable_files import replace_file
+from stateline_store.snapshots.backup import Backup
 
 _FILE = "reset.json"
 
@@ -134,6 +135,13 @@ def begun(before: Reset | None, here: int, work: ResetWork) -> Reset:
 def done(reset: Reset) -> Reset:
     """Its `work` stays: it says where the input was to continue."""
     return replace(reset, state="done")
+
+
+def without_stale(backup: Backup, reset: Reset | None) -> Backup:
+    """Return the backup without the stores that a reset has emptied since."""
+    if reset is None or not (stale := reset.stale_in_backup(backup.reset_epoch, backup.id)):
+        return backup
+    return backup.of_parts([p for p in backup.copy.parts if not (stale.everything or p.store in stale.stores)])
 
 
 def newest_reset(log: Log, application_id: str) -> Reset | None:

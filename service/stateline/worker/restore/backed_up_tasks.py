@@ -31,12 +31,11 @@ from stateline.backup.declared_parts import (
     undeclared,
     unlogged_stores,
     without_forgotten,
-    without_stale,
 )
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, declared, place, tasks
 from stateline.config.settings import Config
-from stateline.deployment.stores.resets import Reset
+from stateline.deployment.stores.resets import Reset, without_stale
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.topology import Topology
 from stateline.worker.tasks.task import Task
