@@ -176,7 +176,11 @@ def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Pat
         wait_until(lambda: bool(kept_files()))
         found = pages(here.client, page, limit=100)
         assert {entry["value"][0] for entry in entries(found)} == {"a"}
-        rewrite("i")  # a reader lets go of what its owner's last commit had when there is a newer one
-        good(here.client.get("/v1/stores/aircraft/count"))
-        wait_until(lambda: not kept_files())
+        rewrite("i")  # a reader lets go of what its owner's last commit had when it is asked after a newer one
+
+        def are_let_go() -> bool:
+            good(here.client.get("/v1/stores/aircraft/count"))
+            return not kept_files()
+
+        wait_until(are_let_go)
     worker.close()
