@@ -13,7 +13,6 @@ changelog from the offset in the files on. Without a usable backup, the changelo
 | has stores without a changelog, and the       | when the location answers: it asks again after a pause. |
 | location or the disk refuses                  | Only a backup brings these rows                         |
 | has none of these, and they refuse            | at once: a backup only saves time                       |
-| is fetched by another worker of this machine  | when that fetch has ended; it is stopped soon           |
 """
 
 from __future__ import annotations
