@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -199,9 +198,9 @@ def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> Non
         fetch_files(location, backup, directory, backup.copy.files)
 
 
-def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path, stopped: Event | None = None) -> None:
+def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
     """Fetch this file of `backup` as `target`. Its first pieces are kept if they are there already. Raises as
-    `fetch_files`, `OSError` for the disk, and `RetryLaterError` when `stopped` is set."""
+    `fetch_files`, and `OSError` for the disk."""
     pieces = list(zip(backup.digests[path], piece_sizes(path, backup.copy.files[path]), strict=True))
     with os.fdopen(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE), "r+b") as file:
         there, begin = os.fstat(file.fileno()).st_size, 0
@@ -210,14 +209,7 @@ def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path
         file.truncate(begin)
         file.seek(begin)
         for digest, length in pieces:
-            file.writelines(_until(stopped, location.checked_piece(digest, length, path)))
-
-
-def _until(stopped: Event | None, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        if stopped is not None and stopped.is_set():
-            raise RetryLaterError("Fetching the backup was stopped: its task is not wanted here any more.")
-        yield piece
+            file.writelines(location.checked_piece(digest, length, path))
 
 
 def fetch_files(

@@ -1,6 +1,5 @@
 """Copies of stores from another machine: their content, the place where they arrive, and the move to their task.
 
-    <application>/copies/<task>.lock          locked while files arrive or are moved; pid as text
     <application>/copies/<task>/              0o750; of the process that receives
         copy.json                             the arriving files, as the other end has announced them
         <task>/<store>/                       the database's files, whole or in part; names as in `directory.py`
@@ -26,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stateline_store.errors import DamagedDataError, LockedError, NewerFormatError, RetryLaterError
-from stateline_store.files.directory import STORES, TaskLock, directory_name, has_stores, make_directory
+from stateline_store.errors import DamagedDataError, NewerFormatError, RetryLaterError
+from stateline_store.files.directory import STORES, directory_name, has_stores, make_directory
 from stateline_store.files.durable_files import refused, replace_file, sync_directory
 from stateline_store.layout import Layout, StoreTypes
 from stateline_store.position import TopicPartition
@@ -36,7 +35,6 @@ from stateline_store.steps import reached
 
 COPIES = "copies"  # on disk: never change
 _MANIFEST, _WHOLE = "copy.json", "whole"  # on disk: never change
-_LOCK = ".lock"  # on disk: never change
 _FORMAT = 1
 _FILE = re.compile(r"CURRENT|MANIFEST-[0-9]+|[0-9]+\.(sst|log)")
 # A disk is not filled up: so much of it stays free for those that write there already.
@@ -115,29 +113,13 @@ class Declared(NamedTuple):
 
 
 class CopyDirectory:
-    """The place where the copy of one task arrives. Callers hold its `lock`. The calls take as long as the disk does.
+    """The place where the copy of one task arrives. For one process at a time. The calls take as long as the disk does.
     All may raise `RetryLaterError` when the file system refuses."""
 
     def __init__(self, application: Path, task_id: str) -> None:
         """Do nothing on disk."""
         self.path = application / COPIES / task_id
-        self._lock = self.path.with_name(f"{task_id}{_LOCK}")
         self._arrived = self.path / task_id  # its stores, as the task's directory has them below `STORES`
-
-    def lock(self) -> TaskLock:
-        """Be the only one that uses this place, until the lock is released. Raises `LockedError` naming the other."""
-        make_directory(self.path.parent)
-        return TaskLock(self._lock)
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether somebody holds the lock now."""
-        try:
-            if self._lock.exists():
-                self.lock().release()
-        except LockedError:
-            return True
-        return False
 
     def begin(self, copy: StoreCopy) -> None:
         """Prepare for this copy, or continue it. Deletes files of another source, and files that the copy has not.
@@ -260,9 +242,7 @@ def remove_unwanted(application: Path, wanted: Callable[[str], bool], before_s: 
     except OSError as error:
         raise refused(application / COPIES, "read", error) from error
     for entry in entries:
-        if entry.is_dir() and not wanted(entry.name) and entry.stat().st_mtime < before_s:
-            if CopyDirectory(application, entry.name).is_in_use:
-                continue
+        if not wanted(entry.name) and entry.stat().st_mtime < before_s:
             shutil.rmtree(entry.path, ignore_errors=True)
             swept.append(entry.name)
     return swept

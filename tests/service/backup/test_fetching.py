@@ -6,20 +6,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, fetch, place
+from stateline.backup.reading import backups, fetch
 from stateline.dsl.app import App
-from stateline_store import LockedError, RetryLaterError, StateDirectory
+from stateline_store import RetryLaterError
 from stateline_store.rocksdb.options import Tuning
 from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.store_copies import CopyDirectory
-from support.run.patience import HANGING_S
 from support.written_backups import write_backup
 
 MANY_TABLES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -61,21 +59,6 @@ class ReadOnly(Noted):
     def lease(self, backup_id: str) -> Iterator[float]:
         raise RetryLaterError("Nothing may be written.")
         yield 0.0
-
-
-class Paused(Noted):
-    """Sends the beginning of each piece, and the rest when it `goes_on`."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.begun, self.goes_on = threading.Event(), threading.Event()
-
-    def checked_piece(self, digest: str, size: int, name: str) -> Iterator[bytes]:
-        piece = b"".join(super().checked_piece(digest, size, name))
-        yield piece[: size // 2]
-        self.begun.set()
-        assert self.goes_on.wait(HANGING_S)
-        yield piece[size // 2 :]
 
 
 @pytest.fixture
@@ -121,36 +104,3 @@ def test_a_byte_that_changed_on_this_disk_comes_again(location: Noted, tmp_path:
 
 def test_a_location_that_may_only_be_read_is_restored_from(location: Noted, tmp_path: Path) -> None:
     fetched(ReadOnly(location.url), tmp_path / "here")
-
-
-def test_one_process_at_a_time_fetches_a_task(location: Noted, tmp_path: Path) -> None:
-    paused, directory = Paused(location.url), StateDirectory(tmp_path / "here", "app")
-    (backup,) = backups(location)
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(place, paused, backup, "0_0", APP.topology(), directory, {})
-        assert paused.begun.wait(HANGING_S)
-        try:
-            with pytest.raises(LockedError):
-                place(location, backup, "0_0", APP.topology(), directory, {})
-        finally:
-            paused.goes_on.set()
-        assert first.result() == backup.copy.size_bytes
-
-
-def test_a_fetch_that_is_stopped_ends_within_a_file_and_another_continues_it(location: Noted, tmp_path: Path) -> None:
-    paused, directory, stopped = Paused(location.url), StateDirectory(tmp_path / "here", "app"), threading.Event()
-    (backup,) = backups(location)
-    with ThreadPoolExecutor(1) as other:
-        first = other.submit(place, paused, backup, "0_0", APP.topology(), directory, {}, stopped)
-        assert paused.begun.wait(HANGING_S)
-        stopped.set()
-        paused.goes_on.set()
-        with pytest.raises(RetryLaterError, match="was stopped"):
-            first.result()
-    assert place(location, backup, "0_0", APP.topology(), directory, {}) == backup.copy.size_bytes
-
-
-def test_nothing_is_fetched_for_other_topics(location: Noted, tmp_path: Path) -> None:
-    (backup,) = backups(location)
-    assert place(location, backup, "0_0", APP.topology(), StateDirectory(tmp_path, "app"), {"in": "another"}) is None
-    assert location.pieces == 0

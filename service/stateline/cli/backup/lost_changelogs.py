@@ -139,8 +139,7 @@ class _Restore:
             try:
                 if task in tasks(backup):
                     arriving = CopyDirectory(self._directory.application, task)
-                    with arriving.lock():
-                        fetch(self._location, backup, task, self._topology, arriving)
+                    fetch(self._location, backup, task, self._topology, arriving)
             except (DamagedDataError, DoesNotExistError) as error:
                 why = why or str(error)
                 continue
@@ -194,9 +193,8 @@ class _Restore:
         assert subtopology is not None, "its backup was looked for"
         known = self._begun[task].copy.topics
         ids = {topic.name: self._ids[topic.name] for topic in subtopology.sources if topic.name in known}
-        arrived = CopyDirectory(self._directory.application, task)
-        with arrived.lock(), self._directory.lock_task(task):
-            if not arrived.place(self._directory.task(task), ids):
+        with self._directory.lock_task(task):
+            if not CopyDirectory(self._directory.application, task).place(self._directory.task(task), ids):
                 raise RetryLaterError(f"The stores of task {task} were changed while they were restored: try again.")
             reached("lost:stores-placed")
             for store in subtopology.stores:

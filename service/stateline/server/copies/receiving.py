@@ -23,14 +23,7 @@ from stateline.server.nodes.greeting import COPY
 from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.state.workers import Workers
-from stateline_store import (
-    DamagedDataError,
-    InvalidArgumentError,
-    LockedError,
-    NotPresentError,
-    StatelineError,
-    TopicPartition,
-)
+from stateline_store import DamagedDataError, InvalidArgumentError, NotPresentError, StatelineError, TopicPartition
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
 from stateline_store.stores.committed_store import CommittedStore
@@ -122,7 +115,7 @@ class CopyReceiver:
             why = str(error)
         if why:
             _log.warning("The stores of task %s cannot be had from another node: %s", task_id, why)
-            with suppress(StatelineError), arriving.lock():  # it is swept later
+            with suppress(StatelineError):  # it is swept later
                 await asyncio.to_thread(arriving.remove)
         return without_paths(why)
 
@@ -132,11 +125,8 @@ class CopyReceiver:
             why, is_for_good = "no node that is linked with has it", False
             for node in self._holders(task_id, stores):
                 try:
-                    with arriving.lock():
-                        await self._fetch(task_id, stores, arriving, node)
+                    await self._fetch(task_id, stores, arriving, node)
                     return ""
-                except LockedError as error:  # a worker that has the task fetches a backup
-                    why = str(error)
                 except _NotSentError as error:
                     is_for_good = error.for_good
                     why = f"node {node!r}: {error}"

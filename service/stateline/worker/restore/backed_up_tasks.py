@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
 
 from stateline.backup.declared_parts import (
     as_declared,
@@ -41,7 +40,6 @@ from stateline.worker.tasks.task import Task
 from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
-    LockedError,
     NewerFormatError,
     RetryLaterError,
     StateDirectory,
@@ -68,7 +66,7 @@ class BackedUpTasks:
         url = config.backup_location
         self._location = None if url is None else BackupLocation(url, topology.application_id)
         self._threads: ThreadPoolExecutor | None = None
-        self._fetching: dict[TaskId, tuple[Future[None], Event]] = {}  # the event stops it
+        self._fetching: dict[TaskId, Future[None]] = {}
         self._refused: dict[TaskId, tuple[float, float]] = {}  # when it asks again, and the pause until then
         self._looked_at: set[TaskId] = set()
 
@@ -83,12 +81,10 @@ class BackedUpTasks:
             if time.monotonic() < self._refused.get(task.id, (0.0, 0.0))[0]:
                 return False
             self._threads = self._threads or ThreadPoolExecutor(_AT_ONCE, "backup")
-            stopped = Event()
-            running = self._threads.submit(self._fetch, self._location, str(task.id), dict(ids), stopped)
-            self._fetching[task.id] = running, stopped
-        if not self._fetching[task.id][0].done():
+            self._fetching[task.id] = self._threads.submit(self._fetch, self._location, str(task.id), dict(ids))
+        if not self._fetching[task.id].done():
             return False
-        error = self._fetching.pop(task.id)[0].exception()
+        error = self._fetching.pop(task.id).exception()
         if isinstance(error, _RowsAtStakeError):
             pause_s = min(2 * self._refused.get(task.id, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
             self._refused[task.id] = time.monotonic() + pause_s, pause_s
@@ -99,16 +95,12 @@ class BackedUpTasks:
         return self._has_looked_at(task.id)
 
     def forget(self, task_id: TaskId) -> None:
-        """The worker has lost this task. A running fetch is stopped, and does not delay the worker."""
-        if task_id in self._fetching:
-            self._fetching.pop(task_id)[1].set()
+        """The worker has lost this task. A running fetch ends by itself."""
         self._looked_at.discard(task_id)
         self._refused.pop(task_id, None)
 
     def close(self) -> None:
-        """Stop running fetches."""
-        for _, stopped in self._fetching.values():
-            stopped.set()
+        """Wait for running fetches."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
@@ -117,7 +109,7 @@ class BackedUpTasks:
         self._refused.pop(task_id, None)
         return True
 
-    def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str], stopped: Event) -> None:
+    def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str]) -> None:
         """Place the stores of the newest usable backup, if there is one. Raises `_RowsAtStakeError`."""
         unlogged, seen = ", ".join(unlogged_stores(self._topology, task_id)), 0
         try:
@@ -125,17 +117,13 @@ class BackedUpTasks:
                 backup = without_stale(as_declared(whole, self._topology), self.reset)
                 seen += task_id in tasks(backup)
                 fits = task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids)
-                if fits and self._placed(location, backup, task_id, ids, stopped):
+                if fits and self._placed(location, backup, task_id, ids):
                     if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
                         _log.info("Task %s: %s", task_id, why)
                     return
             since = "" if self.reset is None else " since it was reset"
             why = f"{location.url} has {seen} backups of it{since}, and none that can be used"
-        except LockedError as error:
-            raise _RowsAtStakeError(str(error)) from error  # files of two fetches would mix
         except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk
-            if stopped.is_set():
-                return
             if unlogged:
                 raise _RowsAtStakeError(
                     f"{error} Only a backup has the rows of {unlogged}, without a changelog. To start without these "
@@ -146,14 +134,12 @@ class BackedUpTasks:
         if unlogged and seen:
             _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, unlogged)
 
-    def _placed(
-        self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str], stopped: Event
-    ) -> bool:
+    def _placed(self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str]) -> bool:
         began_s = time.monotonic()
         try:
             taken, partly = without_forgotten(backup, task_id, self._topology, self._configured)
             made_of = made_from(taken, task_id, self._topology, ids)
-            size = place(location, taken, task_id, self._topology, self._directory, made_of, stopped)
+            size = place(location, taken, task_id, self._topology, self._directory, made_of)
         except (DamagedDataError, DoesNotExistError, NewerFormatError, TopologyError) as error:
             _log.warning("Task %s cannot begin with the backup %s: %s", task_id, backup.id, error)
             return False
@@ -167,4 +153,4 @@ class BackedUpTasks:
 
 
 class _RowsAtStakeError(RetryLaterError):
-    """The task waits: another process fetches it, or only a backup has rows of it and the location refuses."""
+    """The location or the disk refuses, and only a backup has rows of this task."""

@@ -112,9 +112,9 @@ class CopiedTasks:
             return False
         ids = topic_ids()
         try:
-            arrived = CopyDirectory(self._directory.application, str(task_id))
-            with arrived.lock(), self._directory.lock_task(str(task_id)):
-                placed = arrived.place(self._directory.task(str(task_id)), ids)
+            with self._directory.lock_task(str(task_id)):
+                task = self._directory.task(str(task_id))
+                placed = CopyDirectory(self._directory.application, str(task_id)).place(task, ids)
         except LockedError:  # it cannot be followed now either
             return False
         except RetryLaterError as error:
