@@ -37,7 +37,7 @@ from stateline_store import (
 )
 from stateline_store.files.durable_files import FILE_MODE, refused
 from stateline_store.layout import is_timestamped
-from stateline_store.snapshots.backup import Backup, backup_id, piece_sizes, settled
+from stateline_store.snapshots.backup import Backup, backup_id, settled
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.task_id import TaskId
 
@@ -98,20 +98,24 @@ class BackupCut:
 
     def missing(self, store: str) -> set[int]:
         """Return the partitions of this store that no node has. Raises `DoesNotExistError` for an unknown store."""
+        return self._missing(store, self._found(store))
+
+    def _missing(self, store: str, found: Mapping[int, object]) -> set[int]:
         told = self._described(store)
-        return set(range(told.get("partitions") or 0)) - self._found(store).keys() - self._empty(told)
+        return set(range(told.get("partitions") or 0)) - found.keys() - self._empty(told)
 
     def _found(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
         every = [(part, each) for each in self.manifests for part in each.copy.parts]
         return {part.partition: (part, each) for part, each in every if part.store == store}
 
     def _placed(self, store: str) -> dict[int, tuple[CheckpointPart, Backup]]:
-        if missing := self.missing(store):
+        found = self._found(store)
+        if missing := self._missing(store, found):
             raise DamagedDataError(
                 f"The backup {self.id} has no partition {', '.join(map(str, sorted(missing)))} of {store!r}: another "
                 "node had it, or it was just moving. Take another backup."
             )
-        return dict(sorted(self._found(store).items()))
+        return dict(sorted(found.items()))
 
     def definition(self, store: str, declared: StoreDefinition | None = None) -> StoreDefinition:
         """Return the store's declaration, as far as the manifest tells it, or `declared`. Raises `DoesNotExistError`,
@@ -201,7 +205,7 @@ def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> Non
 def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
     """Fetch this file of `backup` as `target`. Its first pieces are kept if they are there already. Raises as
     `fetch_files`, and `OSError` for the disk."""
-    pieces = list(zip(backup.digests[path], piece_sizes(path, backup.copy.files[path]), strict=True))
+    pieces = backup.pieces(path)
     with os.fdopen(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE), "r+b") as file:
         there, begin = os.fstat(file.fileno()).st_size, 0
         while pieces and begin + pieces[0][1] <= there and digest_of(target, pieces[0][1], begin) == pieces[0][0]:

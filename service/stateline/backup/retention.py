@@ -6,8 +6,8 @@ A manifest is deleted when it is older than ``backup.retention.ms``. It stays if
 - its id is one of the newest ``backup.keep`` ids with every partition of every store,
 - or somebody reads that backup.
 
-A file is deleted when no manifest names it and it was
-written `LEFT_ALONE_S` ago: a backup that is being written names its files last.
+A file is deleted when no manifest names it and it was written `LEFT_ALONE_S` ago: a backup that is being written names
+its files last.
 
 Manifests are read before files are listed, because that may take long. Then manifests are listed again, until two
 listings are equal. A manifest that was overwritten under its own name is not read again: its new files are young. From

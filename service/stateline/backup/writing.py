@@ -119,9 +119,9 @@ class BackupWriter:
         wait_for_sweeps(self.location, whole.id, stopped)
         if lost := self.location.lacks(sizes):
             _log.info("A sweep deleted %d pieces of the backup %s: they are written again.", len(lost), whole.id)
-        for path, size in whole.copy.files.items():
+        for path in whole.copy.files:
             begin = 0
-            for digest, piece in zip(whole.digests[path], piece_sizes(path, size), strict=True):
+            for digest, piece in whole.pieces(path):
                 if digest in lost:
                     self.location.put_file(digest, linked / path, piece, begin)
                     lost.remove(digest)
@@ -189,9 +189,7 @@ class BackupWriter:
 
 def _sizes(backup: Backup) -> dict[str, int]:
     """Return the bytes of each piece by its digest."""
-    files = backup.copy.files.items()
-    pieces = (zip(backup.digests[path], piece_sizes(path, size), strict=True) for path, size in files)
-    return dict(chain.from_iterable(pieces))
+    return dict(chain.from_iterable(map(backup.pieces, backup.copy.files)))
 
 
 def digest_of(path: Path, size: int, begin: int = 0) -> str:

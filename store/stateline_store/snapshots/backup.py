@@ -80,6 +80,10 @@ class Backup:
         digests = {path: self.digests[path] for path in files if path in self.digests}
         return replace(self, digests=digests, copy=replace(self.copy, parts=tuple(parts), files=files))
 
+    def pieces(self, path: str) -> list[tuple[str, int]]:
+        """Return the digest and the bytes of each piece of this file, in order."""
+        return list(zip(self.digests[path], piece_sizes(path, self.copy.files[path]), strict=True))
+
     def encode(self) -> bytes:
         """Return the bytes of the manifest."""
         told = {
