@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 
 class StandIn:
-    """For one thread; it answers on its own thread. The listener stays the caller's. `say` gets a line when server
-    processes answer from then on."""
+    """For one thread; it answers on its own thread. The listener stays the caller's. `say` gets a line on that thread
+    once server processes alone answer."""
 
     def __init__(self, listener: socket.socket, config: Config, say: Callable[[str], object] = lambda _: None) -> None:
         self._listener = listener
@@ -56,9 +56,7 @@ class StandIn:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="stand-in", daemon=True)
             self._thread.start()
-        self._loop.call_soon_threadsafe(self._begin if is_needed else self._end)
-        if not is_needed:
-            self._say(f"Answering at {self._place} (server.host, server.port)")
+        self._loop.call_soon_threadsafe(self._begin if is_needed else self._leave)
 
     def close(self) -> None:
         """Leave the socket. Waiting connections get their answer within a second."""
@@ -85,6 +83,10 @@ class StandIn:
         self._listener.setblocking(False)
         self._watched = self._listener.fileno()
         self._loop.add_reader(self._watched, self._take)
+
+    def _leave(self) -> None:
+        self._end()
+        self._say(f"Answering at {self._place} (server.host, server.port)")
 
     def _end(self) -> None:
         if self._loop is not None and self._watched is not None:

@@ -193,6 +193,12 @@ def _backed_up(scene: Scene) -> None:
     scene.loses()
 
 
+def _empty(backups: Path) -> None:
+    """Delete all backups, but not their directory: without it, a worker waits until it is mounted."""
+    shutil.rmtree(backups)
+    backups.mkdir()
+
+
 @pytest.mark.parametrize("url", ["s3"], indirect=True)
 def test_an_application_continues_from_its_backups_as_if_nothing_was_lost(scene: Scene) -> None:
     _backed_up(scene)
@@ -227,7 +233,7 @@ def test_a_later_backup_is_restored_as_well_once_changelogs_were_lost(scene: Sce
     scene.works(then=scene.backs_up)
     shutil.rmtree(scene.path / "one" / scene.id)
     assert {row["outcome"] for row in restored(scene.app, scene.config(), None, None)} == {"restored"}
-    shutil.rmtree(scene.url)  # the worker has what was restored, or nothing
+    _empty(Path(scene.url))  # the worker has what was restored, or nothing
     scene.works()
     scene.is_like_the_reference()
 
@@ -274,7 +280,7 @@ def test_a_task_without_a_backup_is_refused_before_anything_is_changed(scene: Sc
 def test_a_restore_that_cannot_be_completed_ends_with_a_reset_of_everything(scene: Scene) -> None:
     _backed_up(scene)
     assert scene.command("lost:stores-placed")[0] == KILLED
-    shutil.rmtree(scene.path / "backups")
+    _empty(scene.path / "backups")
     execution.reset(scene.app, scene.config(), Asked(), dry_run=False, agreed=lambda: True, say=print, warn=print)
     scene.works()
     scene.is_like_the_reference()

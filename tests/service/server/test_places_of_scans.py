@@ -17,7 +17,7 @@ import pytest
 from service.server.test_large_reads import PAGE, STREAM, scan_process, scene, sockets
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, wait_until
-from support.processes.sql_processes import ENDLESS
+from support.processes.sql_processes import ENDLESS, busy, ticks_by_process
 
 LONG = 20_000
 """Rows that no buffer on the way takes."""
@@ -56,9 +56,10 @@ def streaming(one: Served) -> Iterator[Iterator[bytes]]:
 
 @contextmanager
 def running_statement(one: Served) -> Iterator[socket.socket]:
-    """A statement without an end, which has the place. Its caller leaves at the end of the block."""
+    """A statement without an end, which has the place and runs. Its caller leaves at the end of the block."""
     body = json.dumps({"sql": ENDLESS, "max_age_ms": 0})
     head = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    before = ticks_by_process(one)
     while True:
         with socket.create_connection(("127.0.0.1", urlsplit(one.url).port)) as connection:
             connection.sendall((head + body).encode())
@@ -66,6 +67,7 @@ def running_statement(one: Served) -> Iterator[socket.socket]:
             if is_answered(connection):
                 assert b" 429 " in connection.recv(4_096)  # a look at the place had it just then
                 continue
+            wait_until(lambda: bool(busy(one, before)))  # until the scan process has read it, another one may answer
             yield connection
             return
 

@@ -41,7 +41,9 @@ def two(tmp_path: Path) -> Iterator[Served]:
 
 def asked(one: Served) -> float:
     """How many point queries were answered, as /metrics says."""
-    return sum(map(float, ASKED.findall(one.fresh("/metrics").text)))
+    answer = one.fresh("/metrics")
+    assert answer.status_code == 200, answer.text
+    return sum(map(float, ASKED.findall(answer.text)))
 
 
 def test_every_scrape_tells_of_all_processes(two: Served) -> None:

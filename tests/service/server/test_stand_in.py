@@ -108,7 +108,7 @@ def test_clients_are_refused_from_the_death_of_a_server_until_the_next_one_is_re
         for _ in range(2):
             assert httpx.get(url(listener)).status_code == 503
             begins.touch()
-            wait_until(lambda: polled(supervisor).is_answered, HANGING_S)
+            wait_until(lambda: polled(supervisor).is_answered and bool(said), HANGING_S)
             assert said.pop() == f"Answering at {url(listener).removesuffix(KEY)} (server.host, server.port)"
             pid = supervisor.processes["server"]
             assert [httpx.get(url(listener)).text for _ in range(20)] == [str(pid)] * 20

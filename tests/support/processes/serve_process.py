@@ -82,10 +82,11 @@ def until_ready(one: Served) -> None:
 
 
 def until_all_ready(one: Served, processes: int) -> None:
-    """Wait until each of several processes has opened every store."""
+    """Wait until each of several processes has opened every store, and nobody else answers for them."""
     persistent = sum(definition.persistent for definition in make_app().topology().stores.values())
     all_open = f"stateline_secondaries_open {float(processes * persistent * PARTITIONS)}\n"
     until_ready(one)
+    wait_until(lambda: bool(one.lines("Answering at")))
     wait_until(lambda: all_open in one.fresh("/metrics").text)
 
 
