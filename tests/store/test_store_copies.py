@@ -373,10 +373,12 @@ def test_a_file_that_is_shorter_than_it_was_and_an_offset_behind_its_end_are_ref
 
 
 def test_what_nobody_wants_any_more_is_swept_and_what_was_touched_is_not(tmp_path: Path) -> None:
-    for name in ("0_0", "0_1", "0_2"):
-        (tmp_path / "copies" / name).mkdir(parents=True)
-    for name in ("0_0", "0_1"):
+    swept, stay = ("0_1", "0_3.worker-1", ".deleted-0_4"), ("0_0", "0_3.worker.0")
+    for name in (*swept, *stay, "0_2"):
+        (tmp_path / "copies" / name / "more").mkdir(parents=True)
+    for name in (*swept, *stay):
         os.utime(tmp_path / "copies" / name, (100, 100))
-    assert remove_unwanted(tmp_path, "0_0".__eq__, 200) == ["0_1"]
-    assert sorted(os.listdir(tmp_path / "copies")) == ["0_0", "0_2"]
-    assert remove_unwanted(tmp_path / "none", "0_0".__eq__, 200) == []
+    wanted = {("0_0", ""), ("0_3", "worker.0")}
+    assert {*remove_unwanted(tmp_path, lambda *each: each in wanted, 200)} == {*swept}
+    assert {*os.listdir(tmp_path / "copies")} == {*stay, "0_2"}
+    assert remove_unwanted(tmp_path / "none", lambda *each: each in wanted, 200) == []

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -202,9 +203,9 @@ def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> Non
         fetch_files(location, backup, directory, backup.copy.files)
 
 
-def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
+def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path, stopped: Event | None = None) -> None:
     """Fetch this file of `backup` as `target`. Its first pieces are kept if they are there already. Raises as
-    `fetch_files`, and `OSError` for the disk."""
+    `fetch_files`, `OSError` for the disk, and `RetryLaterError` once `stopped` is set."""
     pieces = backup.pieces(path)
     with os.fdopen(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE), "r+b") as file:
         there, begin = os.fstat(file.fileno()).st_size, 0
@@ -213,7 +214,15 @@ def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path
         file.truncate(begin)
         file.seek(begin)
         for digest, length in pieces:
-            file.writelines(location.checked_piece(digest, length, path))
+            _refuse_if(stopped)
+            for part in location.checked_piece(digest, length, path):
+                _refuse_if(stopped)
+                file.write(part)
+
+
+def _refuse_if(stopped: Event | None) -> None:
+    if stopped is not None and stopped.is_set():
+        raise RetryLaterError("The worker has lost the task, or it ends: its backup is not fetched any more.")
 
 
 def fetch_files(

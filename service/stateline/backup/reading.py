@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from threading import Event
 from typing import NamedTuple
 
 from stateline.backup.cut import fetch_file, fetch_files, leased
@@ -106,20 +107,27 @@ def refuse_forgotten(backup: Backup, task_id: str, topology: Topology, configure
         )
 
 
-def fetch(location: BackupLocation, backup: Backup, task_id: str, topology: Topology, arriving: CopyDirectory) -> int:
+def fetch(
+    location: BackupLocation,
+    backup: Backup,
+    task_id: str,
+    topology: Topology,
+    arriving: CopyDirectory,
+    stopped: Event | None = None,
+) -> int:
     """Fetch the stores of this task into the directory where copies arrive, and check them as their opening will.
     Returns the bytes. Pieces that came before are kept.
 
     Raises `DamagedDataError` for a file that is not what was written, `DoesNotExistError` for one that is gone,
     `TopologyError` for stores that do not fit their declaration, and `RetryLaterError` when the location or the disk
-    refuses."""
+    refuses, or soon after `stopped` is set."""
     wanted, of_task = declared(topology, task_id), backup.of_task(task_id)
     stamped = {name: topology.stores[name].timestamped for name in wanted}
     of_task.copy.check_stores(task_id, stamped, TaskId.parse(task_id).partition)
 
     def arrive(location: BackupLocation, backup: Backup, path: str, target: Path) -> None:
         os.utime(arriving.path)  # a server deletes files that nobody has touched for long
-        fetch_file(location, backup, path, target)
+        fetch_file(location, backup, path, target, stopped)
         with target.open("rb") as file:
             os.fsync(file.fileno())
         reached("copy:file-arrived")
@@ -138,13 +146,16 @@ def place(
     topology: Topology,
     directory: StateDirectory,
     ids: Mapping[str, str],
+    instance: str = "",
+    stopped: Event | None = None,
 ) -> int | None:
     """Fetch the stores of this task, and move them into its directory here in one step. `ids` are the ids of its topics
-    now. Returns the bytes; None if the task has stores already, or they were made from other topics.
+    now, `instance` is the worker that fetches, if one does. Returns the bytes; None if the task has stores already, or
+    they were made from other topics.
 
     Raises as `fetch`, and `LockedError` while another process has the task."""
-    arriving, task = CopyDirectory(directory.application, task_id), directory.task(task_id)
-    size = 0 if has_stores(task) else fetch(location, backup, task_id, topology, arriving)
+    arriving, task = CopyDirectory(directory.application, task_id, instance), directory.task(task_id)
+    size = 0 if has_stores(task) else fetch(location, backup, task_id, topology, arriving, stopped)
     with directory.lock_task(task_id):
         if not has_stores(task) and arriving.place(task, ids):
             return size

@@ -1,6 +1,7 @@
 """Copies of stores from another machine: their content, the place where they arrive, and the move to their task.
 
-    <application>/copies/<task>/              0o750; of the process that receives
+    <application>/copies/<task>/              0o750; of the process that receives from another node
+    <application>/copies/<task>.<instance>/   the same, of a worker that fetches a backup
         copy.json                             the arriving files, as the other end has announced them
         <task>/<store>/                       the database's files, whole or in part; names as in `directory.py`
         whole                                 empty: everything is there and was checked
@@ -20,7 +21,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from stateline_store.steps import reached
 
 COPIES = "copies"  # on disk: never change
 _MANIFEST, _WHOLE = "copy.json", "whole"  # on disk: never change
+_DELETED = ".deleted-"  # on disk: never change
 _FORMAT = 1
 _FILE = re.compile(r"CURRENT|MANIFEST-[0-9]+|[0-9]+\.(sst|log)")
 # A disk is not filled up: so much of it stays free for those that write there already.
@@ -113,12 +115,12 @@ class Declared(NamedTuple):
 
 
 class CopyDirectory:
-    """The place where the copy of one task arrives. For one process at a time. The calls take as long as the disk does.
+    """The place where the copy of one task arrives. For one thread at a time. The calls take as long as the disk does.
     All may raise `RetryLaterError` when the file system refuses."""
 
-    def __init__(self, application: Path, task_id: str) -> None:
-        """Do nothing on disk."""
-        self.path = application / COPIES / task_id
+    def __init__(self, application: Path, task_id: str, instance: str = "") -> None:
+        """Do nothing on disk. A worker that fetches gives its `instance`, so that its place is its own."""
+        self.path = application / COPIES / (f"{task_id}.{instance}" if instance else task_id)
         self._arrived = self.path / task_id  # its stores, as the task's directory has them below `STORES`
 
     def begin(self, copy: StoreCopy) -> None:
@@ -231,9 +233,10 @@ class CopyDirectory:
             raise refused(self.path, done, error) from error
 
 
-def remove_unwanted(application: Path, wanted: Callable[[str], bool], before_s: float) -> list[str]:
-    """Delete arrived files of unwanted tasks that were not touched since (`os.stat`'s seconds). Returns these tasks.
-    Files that cannot be deleted stay."""
+def remove_unwanted(application: Path, wanted: Callable[[str, str], bool], before_s: float) -> list[str]:
+    """Delete arrived files that were not touched since (`os.stat`'s seconds). `wanted` is asked with their task and
+    their worker, empty for a copy of another node. Returns the names of their places. Files that cannot be deleted
+    stay."""
     swept = []
     try:
         entries = list(os.scandir(application / COPIES))
@@ -242,7 +245,16 @@ def remove_unwanted(application: Path, wanted: Callable[[str], bool], before_s: 
     except OSError as error:
         raise refused(application / COPIES, "read", error) from error
     for entry in entries:
-        if not wanted(entry.name) and entry.stat().st_mtime < before_s:
-            shutil.rmtree(entry.path, ignore_errors=True)
-            swept.append(entry.name)
+        task, _, instance = entry.name.partition(".")
+        if entry.stat().st_mtime < before_s and not wanted(task, instance):
+            with suppress(OSError):
+                _delete(Path(entry.path))
+                swept.append(entry.name)
     return swept
+
+
+def _delete(path: Path) -> None:
+    """Delete a place where files arrive. A worker that begins to fetch there meanwhile gets a new one."""
+    gone = path.with_name(f"{_DELETED}{path.name.removeprefix(_DELETED)}")
+    os.rename(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)

@@ -6,18 +6,20 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
-from stateline.backup.reading import backups, fetch
+from stateline.backup.reading import backups, fetch, place
 from stateline.dsl.app import App
-from stateline_store import RetryLaterError
+from stateline_store import IsolationLevel, RetryLaterError, StateDirectory, StoreContext, TransactionalStore
 from stateline_store.rocksdb.options import Tuning
 from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.store_copies import CopyDirectory
+from support.run.patience import HANGING_S
 from support.written_backups import write_backup
 
 MANY_TABLES = Tuning(write_buffer_bytes=64 * 1024, level_base_bytes=256 * 1024)
@@ -59,6 +61,21 @@ class ReadOnly(Noted):
     def lease(self, backup_id: str) -> Iterator[float]:
         raise RetryLaterError("Nothing may be written.")
         yield 0.0
+
+
+class Paused(Noted):
+    """Sends the first half of each piece, and the rest when it `goes_on`."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def checked_piece(self, digest: str, size: int, name: str) -> Iterator[bytes]:
+        content = b"".join(super().checked_piece(digest, size, name))
+        yield content[: size // 2]
+        self.begun.set()
+        assert self.goes_on.wait(HANGING_S)
+        yield content[size // 2 :]
 
 
 @pytest.fixture
@@ -104,3 +121,43 @@ def test_a_byte_that_changed_on_this_disk_comes_again(location: Noted, tmp_path:
 
 def test_a_location_that_may_only_be_read_is_restored_from(location: Noted, tmp_path: Path) -> None:
     fetched(ReadOnly(location.url), tmp_path / "here")
+
+
+def placed_rows(directory: StateDirectory) -> int:
+    store = APP.topology().stores["kept"].build()
+    assert isinstance(store, TransactionalStore)
+    store.init(StoreContext("0_0", directory.task("0_0")))
+    with contextlib.closing(store), store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+        return len(dict(rows))
+
+
+def test_two_workers_of_a_node_that_fetch_one_task_share_no_file(location: Noted, tmp_path: Path) -> None:
+    paused, directory = Paused(location.url), StateDirectory(tmp_path / "here", "app")
+    (backup,) = backups(location)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(place, paused, backup, "0_0", APP.topology(), directory, {}, "worker-0")
+        assert paused.begun.wait(HANGING_S)
+        try:
+            size = place(location, backup, "0_0", APP.topology(), directory, {}, "worker-1")
+        finally:
+            paused.goes_on.set()
+        assert (size, first.result()) == (backup.copy.size_bytes, None)
+    assert placed_rows(directory) == 20_000
+    assert not [*(directory.application / "copies").iterdir()]
+
+
+def test_a_fetch_that_is_stopped_ends_within_a_piece_and_is_continued(location: Noted, tmp_path: Path) -> None:
+    paused, stopped = Paused(location.url), threading.Event()
+    directory, (backup,) = StateDirectory(tmp_path / "here", "app"), backups(location)
+    no_ids: dict[str, str] = {}
+    task = "0_0", APP.topology(), directory, no_ids, "worker-0"
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(place, paused, backup, *task, stopped)
+        assert paused.begun.wait(HANGING_S)
+        stopped.set()
+        paused.goes_on.set()
+        with pytest.raises(RetryLaterError, match="not fetched any more"):
+            first.result()
+    assert paused.pieces <= 4, "those that came at once"
+    assert place(location, backup, *task) == backup.copy.size_bytes
+    assert placed_rows(directory) == 20_000

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
 from stateline import serdes
 from stateline.config.settings import Config
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.dsl.app import App
 from stateline.model.topology import Topology
 from stateline.query.values import HostedPartition
@@ -24,6 +28,7 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import LinkedForCopy
 from stateline.server.state.workers import Workers
 from stateline.worker.files import topic_ids
+from stateline.worker.files.registration import Registration
 from stateline.worker.queries.snapshots import SnapshotMaker
 from stateline_store import (
     IsolationLevel,
@@ -282,3 +287,30 @@ def test_a_throttle_lets_no_more_through_than_it_should() -> None:
             await unlimited.take(10**12)
 
     run(scene())
+
+
+def test_files_that_a_worker_here_fetches_from_a_backup_stay_while_it_lives_and_has_the_task(pair: Pair) -> None:
+    application = StateDirectory(pair.root / "here", "app").application
+    live, killed = (Registration(application, name) for name in ("worker-0", "worker-1"))
+    for each in (live, killed):
+        each.update(application / "no.sock", {"0_0": "created"}, uuid4())
+    killed.lock.close()
+    names = {"0_0.worker-0", "0_1.worker-0", "0_0.worker-1", "0_0.worker-2"}
+    for name in names:
+        (application / "copies" / name).mkdir(parents=True)
+        os.utime(application / "copies" / name, (100, 100))
+
+    async def scene() -> None:
+        node = LinkedNode("two", pair.config)
+        config, topology, _, nodes = pair.parts("here", node)
+        workers = SimpleNamespace(wanted_copies=dict, instances=read_instances(application))
+        keeping = asyncio.create_task(CopyReceiver(config, topology, cast(Workers, workers), nodes).keep())
+        try:
+            await until(lambda: os.listdir(application / "copies") == ["0_0.worker-0"])
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await node.close()
+
+    with contextlib.closing(live.lock):
+        run(scene())

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from stateline.config.settings import Config
+from stateline.deployment.workers.instance_file import lock_path
 from stateline.model.topology import Topology
 from stateline.server.contract.hidden_paths import without_paths
 from stateline.server.copies.wire import PIECE_BYTES, SILENT_S, heard, say
@@ -24,6 +25,7 @@ from stateline.server.nodes.nodes import Nodes
 from stateline.server.state.worker_connection import WorkerConnection
 from stateline.server.state.workers import Workers
 from stateline_store import DamagedDataError, InvalidArgumentError, NotPresentError, StatelineError, TopicPartition
+from stateline_store.inspection.inspection import lock_holder
 from stateline_store.snapshots.copied_files import ArrivingFile
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared, StoreCopy, remove_unwanted
 from stateline_store.stores.committed_store import CommittedStore
@@ -75,7 +77,14 @@ class CopyReceiver:
         if time.monotonic() >= self._sweeps_s:
             self._sweeps_s = time.monotonic() + _SWEEP_S
             before_s = time.time() - _KEPT_S
-            await asyncio.to_thread(remove_unwanted, self._application, wanted.__contains__, before_s)
+            await asyncio.to_thread(remove_unwanted, self._application, self._is_wanted, before_s)
+
+    def _is_wanted(self, task_id: str, instance: str) -> bool:
+        """Whether files of this task may still arrive: of another node, or of a backup that this worker fetches."""
+        if not instance:
+            return task_id in self._workers.wanted_copies()
+        known, lock = self._workers.instances.get(instance), lock_path(self._application, instance)
+        return known is not None and known.has(task_id) and lock_holder(lock)[0] is not False
 
     def _wants(self, worker: WorkerConnection, task_id: str) -> bool:
         found = self._workers.wanted_copies().get(task_id)

@@ -55,7 +55,7 @@ class TaskManager:
         self._settings = settings
         self._standbys = standbys
         self._forget = forget
-        self._backed_up = BackedUpTasks(context.config, context.topology, context.directory)
+        self._backed_up = BackedUpTasks(context)
         self._restorer = Restorer(context.log, context.figures.restored)
         self.upgrades = FormatUpgrades(context)
         self._locked_since: dict[TaskId, float] = {}  # tasks whose directory another process holds
