@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from stateline.cli.backup.restoring import restored
 from stateline.cli.check.run import check
 from stateline.cli.reset import execution
 from stateline.cli.reset.scope import Asked
+from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset, without_stale
 from stateline.dsl.app import App
 from stateline.log import Log
 from stateline.log.embedded import EmbeddedLog
-from stateline_store import NotPresentError, RetryLaterError
+from stateline_store import DoesNotExistError, NotPresentError, RetryLaterError
 from stateline_store.snapshots.backup import Backup
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 
@@ -42,6 +43,13 @@ def counting() -> App:
     return app
 
 
+def with_table() -> App:
+    """The same with the table `newest` beside `logged`, which come first."""
+    app = counting()
+    app.table(app.topic("more", key=serdes.string, value=serdes.json), store="newest")
+    return app
+
+
 def _count(record: Any, view: Any) -> None:
     view.put(record.key, (view.get(record.key) or 0) + 1)
 
@@ -51,19 +59,20 @@ class Scene:
 
     def __init__(self, log: Log, path: Path, url: str) -> None:
         self.log, self.path, self.url, self._lives = log, path, url, 0
+        self.declared = counting
         create(log, dict.fromkeys(STORE_OF, 1))
 
     @property
     def config(self) -> Config:
         log = f"embedded:{self.path / 'log.db'}"
-        return configured(counting(), self.path / "state", backup__location=self.url, bootstrap__servers=log)
+        return configured(self.declared(), self.path / "state", backup__location=self.url, bootstrap__servers=log)
 
     def works(self, then: Callable[[], object] = lambda: None) -> dict[str, int]:
         self._lives += 1
         last = b"life-%d" % self._lives
         for topic in STORE_OF:
             produce(self.log, topic, [(b"k", b"1", 1_000), (last, b"1", 1_000)])
-        app, config = counting(), self.config
+        app, config = self.declared(), self.config
         with (
             running(app, config, self.log),
             closing(Stores(app, config, self.path / f"readers-{self._lives}")) as stored,
@@ -77,23 +86,23 @@ class Scene:
     def backs_up(self) -> None:
         def is_made() -> bool:
             with suppress(NotPresentError, RetryLaterError):
-                return make_now(counting(), self.config)["partitions"] == len(STORE_OF)
+                return make_now(self.declared(), self.config)["partitions"] == len(self.declared().topology().stores)
             return False
 
         eventually(is_made, "all stores are backed up")
 
     def resets(self, asked: Asked) -> None:
         execution.reset(
-            counting(), self.config, asked, dry_run=False, agreed=lambda: True, say=print, warn=logging.warning
+            self.declared(), self.config, asked, dry_run=False, agreed=lambda: True, say=print, warn=logging.warning
         )
 
     def loses_disk(self) -> None:
         shutil.rmtree(self.path / "state" / ID)
 
-    def restores_changelogs(self, backup_id: str | None = None) -> None:
+    def restores_changelogs(self, backup_id: str | None = None, only: Sequence[int] = ()) -> list[Row]:
         with closing(self.log.admin()) as admin:
-            admin.delete_topics([f"{ID}-logged-changelog"])
-        restored_without_changelogs(counting(), self.config, backup_id, [], print)
+            admin.delete_topics([*admin.topics([f"{ID}-logged-changelog"])])
+        return restored_without_changelogs(self.declared(), self.config, backup_id, only, print)
 
 
 @pytest.fixture
@@ -130,6 +139,44 @@ def test_the_command_restores_no_rows_from_before_a_reset(scene: Scene, asked: A
     rows = restored(counting(), scene.config, None, None)
     (quiet,) = [row for row in rows if row["task"] == "0_0"]
     assert (quiet["outcome"], quiet["why"]) == ("not restored", "Its stores were reset since its backups.")
+    assert scene.works() == {"quiet": 3, "logged": 3}
+
+
+@pytest.mark.parametrize("asked", [EVERYTHING, ONE_STORE])
+def test_a_restore_of_lost_changelogs_takes_no_backup_from_before_a_reset(scene: Scene, asked: Asked) -> None:
+    (older,) = BackupLocation(scene.url, ID).manifests()
+    scene.resets(asked)
+    assert scene.works() == {"quiet": 2, "logged": 2}
+    with pytest.raises(DoesNotExistError) as raised:
+        scene.restores_changelogs()
+    assert f"no backup of task 0_0 to restore. Its stores were reset since the backup {older[0]}." in str(raised.value)
+    assert "stateline reset MODULE:APP --store quiet. Restore the others with --subtopology N." in str(raised.value)
+    if asked is EVERYTHING:
+        with pytest.raises(DoesNotExistError, match=r"no backup of task 1_0 to restore\. Its stores were reset"):
+            scene.restores_changelogs(only=[1])
+    else:
+        scene.restores_changelogs(only=[1])
+        assert scene.works() == {"quiet": 3, "logged": 3}
+
+
+@pytest.mark.parametrize("asked", [EVERYTHING, ONE_STORE])
+def test_a_restore_of_lost_changelogs_takes_a_backup_from_after_a_reset(scene: Scene, asked: Asked) -> None:
+    (older,) = BackupLocation(scene.url, ID).manifests()
+    scene.resets(asked)
+    scene.works(scene.backs_up)
+    scene.loses_disk()
+    with pytest.raises(DoesNotExistError, match="Its stores were reset since the backup"):
+        scene.restores_changelogs(older[0])
+    scene.restores_changelogs()
+    assert scene.works() == {"quiet": 3, "logged": 3}
+
+
+def test_a_restore_of_lost_changelogs_leaves_out_a_table_that_was_reset_alone(scene: Scene) -> None:
+    scene.declared = with_table
+    scene.works(scene.backs_up)
+    scene.resets(Asked(stores=("newest",)))
+    told = {row["task"]: row["why"] for row in scene.restores_changelogs()}
+    assert told == {"0_0": "Reset since, so read again: newest.", "1_0": ""}
     assert scene.works() == {"quiet": 3, "logged": 3}
 
 

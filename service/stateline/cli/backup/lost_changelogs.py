@@ -11,20 +11,28 @@ The same command again begins with the first step. Other machines delete their o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, fetch, tasks
-from stateline.cli.backup.restorable import NO_TASK, missed_input, other_topics, refuse_records, refuse_repeats, rewound
+from stateline.cli.backup.restorable import (
+    NO_TASK,
+    missed_input,
+    other_topics,
+    refuse_records,
+    refuse_repeats,
+    rewound,
+    way_out,
+)
 from stateline.cli.reset.execution import Execution, Say
 from stateline.cli.reset.running import running_here
 from stateline.cli.table import Row
 from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.deployment.stores.discarding import settle_resets
-from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset, say_followed
+from stateline.deployment.stores.resets import Reset, ResetWork, newest_reset, say_followed, without_stale
 from stateline.deployment.topics import ensure_topics, refusals
 from stateline.dsl.app import App
 from stateline.log.interface import Admin, Headers, Log, LogRow, OffsetNote, Producer
@@ -79,6 +87,7 @@ class _Restore:
         self._config, self._topology, self._log = config, topology, log
         self._location = BackupLocation.of(config)
         self._directory = StateDirectory(config.state_dir, config.application_id)
+        self._reset: Reset | None = None  # the newest before this restore
         self._begun: dict[str, Backup] = {}  # by task
         self._offsets: dict[TopicPartition, int] = {}
         self._notes: dict[TopicPartition, OffsetNote] = {}
@@ -87,7 +96,7 @@ class _Restore:
 
     def prepared(self, chosen: Sequence[Subtopology], backup_id: str | None, admin: Admin) -> ResetWork:
         """Fetch the stores, and decide where each input continues. Changes nothing else."""
-        before = newest_reset(self._log, self._config.application_id)
+        self._reset = before = newest_reset(self._log, self._config.application_id)
         whole = list(backups(self._location, backup_id))
         found = [as_declared(each, self._topology) for each in whole]
         own: tuple[str, ...] = ()
@@ -110,7 +119,7 @@ class _Restore:
             partitions = max(topics[topic.name].partitions for topic in subtopology.sources)
             for number in range(partitions):
                 task = str(subtopology.task_id(number))
-                backup, why = self._fetched(task, [topic.name for topic in subtopology.sources], found)
+                backup, why = self._fetched(subtopology, task, found)
                 own_offsets = self._note(task, backup)
                 missed = missed_input(self._topology, subtopology, own_offsets, admin)
                 size = backup.of_task(task).copy.size_bytes
@@ -122,13 +131,24 @@ class _Restore:
         newest = max((each.id for each in self._begun.values()), default="none")
         return ResetWork(subtopologies=ordinals, stores=names, changelogs=changelogs, backup=newest)
 
-    def _fetched(self, task: str, sources: Iterable[str], found: Sequence[Backup]) -> tuple[Backup, str]:
+    def _is_stale(self, subtopology: Subtopology, backup: Backup) -> bool:
+        """Whether this subtopology was reset since the backup. A table that was reset alone does not count."""
+        if self._reset is None:
+            return False
+        stale = self._reset.stale_in_backup(backup.reset_epoch, backup.id)
+        return stale.everything or any(each.name in stale.stores for each in subtopology.stores if each.source is None)
+
+    def _fetched(self, subtopology: Subtopology, task: str, found: Sequence[Backup]) -> tuple[Backup, str]:
         """Return the newest usable backup of this task, and why no newer one is."""
         topics, why = {topic for backup in found for topic in backup.committed.get(task, ())}, ""
-        for backup in found:
-            if task not in backup.committed:
+        ids = {topic.name: self._ids.get(topic.name, "") for topic in subtopology.sources}
+        for each in found:
+            if task not in each.committed:
                 continue
-            ids = {name: self._ids.get(name, "") for name in sources}
+            if self._is_stale(subtopology, each):
+                why = why or f"Its stores were reset since the backup {each.id}."
+                continue
+            backup = without_stale(each, self._reset)
             replaced = {name: each for name, each in ids.items() if backup.copy.topics.get(name, each) != each}
             if replaced:
                 why = why or other_topics(replaced, self._topology)
@@ -144,9 +164,11 @@ class _Restore:
                 why = why or str(error)
                 continue
             self._begun[task] = backup
-            return backup, why
+            tables = {part.store for part in each.of_task(task).copy.parts} - {part.store for part in backup.copy.parts}
+            return backup, f"{why} Reset since, so read again: {', '.join(sorted(tables))}." if tables else why
         raise DoesNotExistError(
-            f"{self._location.url} has no backup of task {task} to restore. {why} Nothing was changed."
+            f"{self._location.url} has no backup of task {task} to restore. {why} "
+            + way_out(self._topology, subtopology)
         )
 
     def _note(self, task: str, backup: Backup) -> dict[TopicPartition, int]:
@@ -160,7 +182,8 @@ class _Restore:
     def _note_if_lost(self, subtopology: Subtopology, found: Sequence[Backup], admin: Admin) -> None:
         """Let tasks without such stores continue where the group is. If its offsets were lost, that is where they were
         in the newest backup."""
-        newest = {task: backup for backup in reversed(found) for task in backup.committed}
+        usable = [backup for backup in reversed(found) if not self._is_stale(subtopology, backup)]
+        newest = {task: backup for backup in usable for task in backup.committed}
         for task, backup in newest.items():
             places = [TopicPartition(topic, TaskId.parse(task).partition) for topic in backup.committed[task]]
             is_own = TaskId.parse(task).subtopology == subtopology.ordinal

@@ -40,13 +40,13 @@ def rewound(topology: Topology, only: Collection[int], existing: Container[str])
     for each in found:
         refuse_repeats(topology, each)
         if gone := [topic.name for topic in each.sources if topic.internal and topic.name not in existing]:
-            raise InvalidArgumentError(f"{gone[0]} is gone, with records for its stores. {_way_out(topology, each)}")
+            raise InvalidArgumentError(f"{gone[0]} is gone, with records for its stores. {way_out(topology, each)}")
         for store in each.stores:
             built = store.build() if store.source is None and store.logged else None
             if built is not None and not (built.persistent and isinstance(built, TransactionalStore)):
                 raise InvalidArgumentError(
                     f"Store {store.name!r} is in memory or of your own kind, so its rows were in its changelog alone. "
-                    + _way_out(topology, each)
+                    + way_out(topology, each)
                 )
     return found
 
@@ -61,7 +61,7 @@ def refuse_repeats(topology: Topology, subtopology: Subtopology) -> None:
         if readers:
             raise InvalidArgumentError(
                 f"Subtopology {subtopology.ordinal} would write records to {topic} a second time, and "
-                f"{', '.join(readers)} would count them twice. {_way_out(topology, subtopology)}"
+                f"{', '.join(readers)} would count them twice. {way_out(topology, subtopology)}"
             )
 
 
@@ -76,7 +76,7 @@ def missed_input(
         if at > end or (at < first and place.topic in internal):
             raise InvalidArgumentError(
                 f"{place} has offsets {first} to {end - 1}, and the backup continues at {at}: records in between are "
-                f"lost. {_way_out(topology, subtopology)}"
+                f"lost. {way_out(topology, subtopology)}"
             )
         if at < first:
             missed.append(f"{place} begins at offset {first}: {at} to {first - 1} were deleted.")
@@ -94,7 +94,8 @@ def refuse_records(admin: Admin, changelogs: Sequence[str], target: str) -> None
             )
 
 
-def _way_out(topology: Topology, subtopology: Subtopology) -> str:
+def way_out(topology: Topology, subtopology: Subtopology) -> str:
+    """Return how to go on without a restore of this subtopology."""
     stores = [store.name for store in subtopology.stores if store.source is None]
     over = f"Read its input from the beginning: {reset_command(topology, stores)}. " if stores else ""
     return f"{over}Restore the others with --subtopology N. Nothing was changed."
