@@ -138,7 +138,7 @@ def _answer(
     refuse_exposure(config, listener.getsockname()[0])  # whoever has bound it may have had other settings
     allow_many()
     sys.setswitchinterval(_SWITCH_S)
-    settle_if_known(config)
+    settle_if_known(config, app.target)
     config = config.model_copy(update={"server_port": listener.getsockname()[1]})  # 0 was any
     api = create_app(app, config, announces=announces, for_nodes=for_nodes, takes_over=takes_over)
     settings = uvicorn_settings(api, config)

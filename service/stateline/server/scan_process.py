@@ -56,7 +56,7 @@ def run_scan_process(app: App, config: Config) -> None:
     allow_many()
     with contextlib.suppress(OSError):
         os.nice(_NICE)
-    settle_if_known(config)
+    settle_if_known(config, app.target)
     ScanPace.times = _LONGER_STEPS
     # The process that relays a request has counted it.
     config = config.model_copy(update={"server_scans_max": -1, "server_rate_limit": -1})

@@ -357,7 +357,7 @@ def test_a_worker_that_looked_before_a_reset_began_ends_when_it_is_given_tasks(
 ) -> None:
     if scene.bootstrap.startswith("embedded"):
         return  # where its lock is seen
-    monkeypatch.setattr("stateline.worker.loop.worker.settle_resets", lambda config, log: None)
+    monkeypatch.setattr("stateline.worker.loop.worker.settle_resets", lambda config, log, target: None)
     say_reset(scene.log, scene.id, None, begun(None, 0, ResetWork(everything=True)))
     with pytest.raises(ConfigurationError, match="--resume"):
         scene.works_until_it_ends()
@@ -421,20 +421,21 @@ def test_what_is_interrupted_is_completed_and_nothing_starts_before(scene: Scene
     ]  # fmt: skip
     if not scene.bootstrap.startswith("embedded"):
         steps = ["reset:changelogs-deleted", "reset:topics-deleted"]
+    scene.app.target = "shop:app"
     for step in steps:
         scene.write(records(0, 20))
         scene.works_until(expected(scene.written, scene.written))
         code, said = scene.command("reset", "--yes", STATELINE_CRASH_AT=step)
         assert code == KILLED, f"{step}: {said}"
         with (
-            pytest.raises(ConfigurationError, match="stateline reset MODULE:APP --resume"),
+            pytest.raises(ConfigurationError, match="stateline reset shop:app --resume"),
             running(scene.app, scene.config(), scene.log),
         ):
             pass
-        with pytest.raises(ConfigurationError, match="--resume"):
-            settle_resets(scene.config("elsewhere"), scene.log)
+        with pytest.raises(ConfigurationError, match="stateline reset shop:app --resume"):
+            settle_resets(scene.config("elsewhere"), scene.log, "shop:app")
         code, said = scene.command("reset", "--yes")
-        assert (code, "--resume" in said) == (2, True), said
+        assert (code, "stateline reset support.apps.counting_app:app --resume" in said) == (2, True), said
         code, said = scene.command("reset", "--resume")
         assert (code, "Completed" in said) == (0, True), said
         scene.works_until(expected(scene.written, scene.written))

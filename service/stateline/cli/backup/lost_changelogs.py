@@ -103,7 +103,7 @@ class _Restore:
         if before is not None and before.state == "begun" and before.work is not None and before.work.backup:
             own = before.work.changelogs
         else:
-            settle_resets(self._config, self._log)
+            settle_resets(self._config, self._log, self._topology.target)
         stores = [store for each in chosen for store in each.stores]
         logged = [store.changelog(self._topology.application_id) for store in stores if store.source is None]
         changelogs = tuple(name for name in logged if name is not None)

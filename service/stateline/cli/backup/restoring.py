@@ -49,9 +49,8 @@ def restored(app: App, config: Config, backup_id: str | None, node: str | None) 
         raise DoesNotExistError(f"No backup of {config.application_id} is of node {node!r}: there are {nodes}.")
     log = configured_log(config)
     with closing(log):
-        reset = settle_resets(
-            config, log
-        )  # before anything is here: the first start would delete it as older than a reset
+        # Before anything is here: the first start would delete it as older than a reset.
+        reset = settle_resets(config, log, topology.target)
         ids = _topic_ids(log, topology)
     known = [as_declared(each, topology) for each in found]
     names = sorted({task for backup in known for task in tasks(backup)}, key=TaskId.parse)

@@ -75,7 +75,7 @@ def look_at_log(topology: Topology, config: Config) -> LogView | None:
             settings_that_differ(topology, admin, configured),
             [
                 *refused_by(
-                    lambda: refuse_unfinished(reset, topology.application_id),
+                    lambda: refuse_unfinished(reset, topology.application_id, topology.target),
                     lambda: refuse_settings(topology, admin, topics, configured),
                     lambda: _refuse_other_cluster(topology, config, admin),
                 ),

@@ -61,7 +61,7 @@ class Execution:
         completed by one of the same subtopologies or more, or by a reset of everything."""
         before = newest_reset(self._log, self._application_id)
         if not _completes(work, before):
-            refuse_unfinished(before, self._application_id)
+            refuse_unfinished(before, self._application_id, self._topology.target)
         with self.alone(work) as admin:
             reset = begun(before, followed_epoch(self._directory.application), work)
             say_reset(self._log, self._application_id, before, reset)
@@ -81,7 +81,7 @@ class Execution:
         if reset is None or reset.state == "done" or reset.work is None:
             raise DoesNotExistError(f"No reset of {self._application_id!r} was interrupted: nothing is to be resumed.")
         if reset.work.backup:
-            refuse_unfinished(reset, self._application_id)
+            refuse_unfinished(reset, self._application_id, self._topology.target)
         with self.alone(reset.work) as admin:
             self._steps(reset, reset.work, admin)
             say_reset(self._log, self._application_id, reset, done(reset))

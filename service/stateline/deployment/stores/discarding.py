@@ -43,16 +43,17 @@ _OLD = ".deleted-checkpoint"  # on disk: never change
 _logger = logging.getLogger(__name__)
 
 
-def settle_resets(config: Config, log: Log) -> Reset | None:
-    """Delete state here that is older than the newest reset. Returns that reset, None if there was none.
+def settle_resets(config: Config, log: Log, target: str) -> Reset | None:
+    """Delete state here that is older than the newest reset. Returns that reset, None if there was none. `target` is
+    how commands name the application.
 
     Raises `ConfigurationError` with the command if a reset is not complete. Raises `LockedError` if another process
     deletes here for a minute, `RetryLaterError` with what cannot be deleted, and what the log raises.
     """
-    return _settle(config, newest_reset(log, config.application_id))
+    return _settle(config, newest_reset(log, config.application_id), target)
 
 
-def settle_if_known(config: Config) -> None:
+def settle_if_known(config: Config, target: str) -> None:
     """Run `settle_resets` for a server. A server answers from disk also while the log is away or unreadable. Then a
     worker deletes later."""
     if not log_exists(config):
@@ -63,12 +64,12 @@ def settle_if_known(config: Config) -> None:
     except (RetryLaterError, CallerError) as error:
         _logger.warning("Whether the state here is older than a reset is not known now: %s", error)
         return
-    _settle(config, reset)
+    _settle(config, reset, target)
 
 
-def _settle(config: Config, reset: Reset | None) -> Reset | None:
+def _settle(config: Config, reset: Reset | None, target: str) -> Reset | None:
     directory = StateDirectory(config.state_dir, config.application_id)
-    refuse_unfinished(reset, config.application_id)
+    refuse_unfinished(reset, config.application_id, target)
     if reset is None or followed_epoch(directory.application) >= reset.epoch:
         return reset
     with discarding(directory):

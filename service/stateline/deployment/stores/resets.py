@@ -171,13 +171,14 @@ def say_reset(log: Log, application_id: str, found: Reset | None, reset: Reset |
         raise LockedError(f"Another reset of {application_id!r} runs: wait until it is through.")
 
 
-def refuse_unfinished(reset: Reset | None, application_id: str) -> None:
+def refuse_unfinished(reset: Reset | None, application_id: str, target: str) -> None:
+    """Raise `ConfigurationError` if this reset is not complete. `target` is how commands name the application."""
     if reset is not None and reset.state == "begun":
         by_backup = reset.work is not None and reset.work.backup
         raise ConfigurationError(
             f"{application_id!r} is being {'restored from a backup' if by_backup else 'started over'}, and that was "
             "not completed: offsets, topics and state would be of different times. Complete it first: stateline "
-            + ("backup restore MODULE:APP --changelogs-lost" if by_backup else "reset MODULE:APP --resume")
+            + (f"backup restore {target} --changelogs-lost" if by_backup else f"reset {target} --resume")
         )
 
 

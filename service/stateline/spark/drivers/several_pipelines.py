@@ -119,7 +119,7 @@ def _run(
         driven = [resources.enter_context(closing(_Driven(p, config, log, ending, reporter))) for p in pipelines]
         if session is None:
             _require_connector(driven, config, log)
-        settle_resets(config, log)  # after the locks, which show a reset that these run
+        settle_resets(config, log, app.target)  # after the locks, which show a reset that these run
         topology = app.topology()
         with closing(log.admin()) as admin:
             mistakes = missing_topics(topology, pipelines, admin, ConfiguredTopics.of(config))

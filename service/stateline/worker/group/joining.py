@@ -138,7 +138,7 @@ class Joining:
         if self._entries is None:
             return
         reset = self._entries.newest_reset(self._context.admin)
-        refuse_unfinished(reset, self._context.group)
+        refuse_unfinished(reset, self._context.group, self._context.topology.target)
         if reset is not None and reset.epoch > followed_epoch(self._context.files.directory):
             raise LockedError(
                 f"{self._context.group!r} was reset while this worker was out of its group, so its state is out of "

@@ -238,7 +238,7 @@ class Worker:
     def begin(self) -> None:
         """Prepare topics and the state directory, and make the consumer of the group. Raises as `run`."""
         context = self.context
-        reset = settle_resets(context.config, context.log)
+        reset = settle_resets(context.config, context.log, self._topology.target)
         self._manager.say_reset(reset)
         self._files.refuse_other_cluster(context.config.bootstrap_servers, self._admin)
         self._topics.prepare(read_counted(self._files.directory))
