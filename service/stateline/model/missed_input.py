@@ -61,7 +61,8 @@ class MissedInput:
     def told(self) -> Iterator[str]:
         """Yield a message for each part whose store is served."""
         if self.reads_from is None:
-            yield from (f"{self.of(part)}. Nothing brings them." for part in self.seen if part in self.unlogged)
+            nothing = "The store has no changelog, so nothing brings this input."
+            yield from (f"{self.of(part)}. {nothing}" for part in self.seen if part in self.unlogged)
         else:
             yield from (f"{self.of(part)}. The topic is read from offset {self.reads_from}." for part in self.seen)
 
@@ -72,7 +73,10 @@ class MissedInput:
         known = f"the input of {self.source} up to offset {at - 1}" if at > 0 else f"no input of {self.source}"
         if at > group:
             return f"{what} {known}, but the group goes back to {group} and would count input twice"
-        return f"{what} {known}, but the group was at {group} without it: offsets {at} to {group - 1} are missing"
+        missing = f"offset {at} is missing" if at == group - 1 else f"offsets {at} to {group - 1} are missing"
+        if part in self.unlogged:  # its disk was lost, or another machine has processed the rest
+            return f"{what} {known}, but the group has processed it up to offset {group - 1}: {missing}"
+        return f"{what} {known}, but the group was at {group} without it: {missing}"
 
 
 def away_parts(

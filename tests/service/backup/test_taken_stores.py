@@ -123,6 +123,25 @@ def test_a_worker_takes_declared_stores_and_logs_the_others(scene: Scene, caplog
     assert "Task 0_0: Not declared any more, so left out: gone, of_more." in caplog.messages
 
 
+def test_a_worker_whose_disk_was_lost_says_what_the_backup_lacks(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.works(counting(*BEFORE, other="more"), kept=3, quiet=2, gone=3)
+    (told,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert told == (
+        "Store 'quiet' has the input of in-0 up to offset 0, but the group has processed it up to offset 1: offset 1 "
+        "is missing. The store has no changelog, so nothing brings this input."
+    )
+
+
+def test_a_worker_without_backups_says_so(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ((backup, node),) = BackupLocation(scene.url, ID).manifests()
+    BackupLocation(scene.url, ID).delete_manifest(backup, node)
+    scene.works(counting(*BEFORE, other="more"), kept=3, quiet=1, gone=3)
+    assert f"Task 1_0 is read from its changelogs alone: {scene.url} has no backup of it" in caplog.messages
+
+
 def test_changelogs_are_written_again_for_declared_stores(scene: Scene) -> None:
     after = counting(*AFTER)
     with closing(scene.log.admin()) as admin:
@@ -281,16 +300,17 @@ def test_a_restore_names_the_topics_that_its_stores_do_not_fit(scene: Scene) -> 
 def test_a_check_says_which_backup_brings_rows_that_no_changelog_has(scene: Scene) -> None:
     app = counting(*BEFORE, other="more")
     ((backup, node),) = BackupLocation(scene.url, ID).manifests()
-    lacks = "but the group was at 2 without it: offsets 1 to 1 are missing. Nothing brings them."
+    lacks = "but the group has processed it up to offset 1: offset 1 is missing. The store has no changelog, so"
     told = {found.message for found in check(app, scene.config(app)).findings}
     assert f"Task 1_0 would start here from the backup {backup}." in told
-    assert f"Store 'quiet' has the input of in-0 up to offset 0, {lacks}" in told
+    assert f"Store 'quiet' has the input of in-0 up to offset 0, {lacks} nothing brings this input." in told
     BackupLocation(scene.url, ID).delete_manifest(backup, node)
     told = {found.message for found in check(app, scene.config(app)).findings}
     assert any("None of the newest 100 backups fits these tasks: 1_0. Their stores" in each for each in told)
     shutil.rmtree(scene.url)
     told = {found.message for found in check(app, scene.config(app)).findings}
-    assert any("backup.location was not looked at: There is no directory " in each for each in told)
+    gone = f"backup.location was not looked at: {scene.url} does not exist, so it has no backups. Mount it, or set "
+    assert any(each.startswith(gone) for each in told)
     assert not Path(scene.url).exists()
 
 

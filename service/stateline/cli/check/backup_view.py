@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import islice
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from stateline.backup.declared_parts import as_declared, replaced_topics, unlogged_stores
 from stateline.backup.location import BackupLocation
@@ -16,7 +14,7 @@ from stateline.cli.check.report import Finding
 from stateline.config.settings import Config
 from stateline.deployment.stores.resets import without_stale
 from stateline.model.topology import Topology
-from stateline_store import DoesNotExistError, Position, StatelineError
+from stateline_store import Position, StatelineError
 from stateline_store.snapshots.backup import task_of
 
 _MOST_READ = 100  # manifests
@@ -32,17 +30,10 @@ def look_at_backups(
     if config.backup_location is None or not lacking:
         return {}, []
     try:
-        _refuse_missing(config.backup_location)
         return _found(topology, lacking, BackupLocation.of(config), log)
     except (StatelineError, OSError) as error:
         why = f"backup.location was not looked at: {error} It may have rows of tasks {', '.join(lacking)}."
         return {}, [Finding("warning", why)]
-
-
-def _refuse_missing(location: str) -> None:
-    """Raise `DoesNotExistError` for a directory that is not there: a check must not make it, as a start does."""
-    if not urlsplit(location).scheme and not Path(location).is_dir():
-        raise DoesNotExistError(f"There is no directory {location}.")
 
 
 def _lacking(topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView) -> list[str]:

@@ -158,8 +158,9 @@ class Joining:
         if not any(self._context.files.is_of_another_directory(member.client_id) for member in others):
             return ""
         return (
-            f"Another directory has a worker named {self._name!r} in this group: waiting until it has left, or its "
-            "session has ended. Each running worker needs its own name (node.name, group.instance.id)."
+            f"The group still has a worker named {self._name!r} with another state.dir: waiting until it has left, or "
+            "its session has ended. If the old disk was lost, nothing is to be done. If both workers run, give each "
+            "its own name (node.name, group.instance.id)."
         )
 
     def _of_another_topology(self, members: Collection[GroupMember], known: Known) -> list[str]:

@@ -145,7 +145,7 @@ class BackedUpTasks:
                         _log.info("Task %s: %s", task_id, why)
                     return
             since = "" if self.reset is None else " since it was reset"
-            why = f"{location.url} has {seen} backups of it{since}, and none that can be used"
+            why = f"{location.url} has {'no usable' if seen else 'no'} backup of it{since}"
         except LockedError as error:
             raise _NotYetError(str(error)) from error  # that process may place them
         except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk

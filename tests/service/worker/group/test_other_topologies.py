@@ -43,8 +43,8 @@ class Scene:
             processing__guarantee="exactly_once_v2",
         )  # fmt: skip
 
-    def started(self, node: str, stack: ExitStack, *, more: bool) -> Worker:
-        config = self.config(node, more=more)
+    def started(self, node: str, stack: ExitStack, *, more: bool, name: str | None = None) -> Worker:
+        config = self.config(node, more=more).model_copy(update={"group_instance_id": name or node})
         log = stack.enter_context(closing(configured_log(config)))
         app = counting(name=self.name, topic=self.topic, also=more)
         return stack.enter_context(running(app, config, log, node))
@@ -102,6 +102,21 @@ def test_so_it_is_when_the_topic_was_deleted_in_which_they_say_it(
             two = scene.started("two", stack, more=True)
             eventually(lambda: "one in this group run another application" in caplog.text, "it says so")
         assert (has_tasks(one), has_tasks(two)) == (True, False)
+
+
+def test_a_worker_whose_disk_was_lost_waits_for_the_session_before(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        with ExitStack() as before:
+            one = scene.started("one", before, more=False)
+            eventually(lambda: len(one.tasks.running) == PARTITIONS, "one has all tasks")
+            with caplog.at_level(logging.WARNING):
+                again = scene.started("elsewhere", stack, more=False, name="one")
+                eventually(lambda: "with another state.dir: waiting" in caplog.text, "it says so")
+        eventually(lambda: len(again.tasks.running) == PARTITIONS, "it goes on with everything")
+    (told,) = [each for each in caplog.messages if "state.dir" in each]
+    assert "If the old disk was lost, nothing is to be done." in told
 
 
 def test_of_two_that_begin_at_once_one_alone_gets_to_work(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
