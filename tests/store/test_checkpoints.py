@@ -365,6 +365,28 @@ def test_bytes_count_that_nobody_else_has_and_each_once(
     snapshots.begin(0, 10, 10_000_000).close()
 
 
+def test_a_running_backup_uses_up_no_limit_of_readers(
+    snapshots: SnapshotDirectory, part: CheckpointPart, tmp_path: Path
+) -> None:
+    backup, making = snapshots.begin_for_backup(), snapshots.begin(0, 1, 100_000)
+    old, shared = tmp_path / "000001.sst", tmp_path / "000002.sst"
+    for each in (old, shared):
+        each.write_bytes(b"x" * 100_000)
+        os.link(each, backup.path / each.name)
+    os.link(shared, making.path / shared.name)
+    snapshots.finish(making, [part], 0, 100)
+    old.unlink()  # a compaction
+    assert snapshots.kept_bytes() < 100_000, "only the backup has it"
+    snapshots.begin(0, 2, 100_000).close()
+    shared.unlink()
+    assert 100_000 <= snapshots.kept_bytes() < 200_000, "the reader keeps it too"
+    assert [each.id for each in snapshots.all(0)] == [making.id]
+    assert snapshots.sweep(0) != []
+    assert backup.path.exists()
+    backup.close()
+    assert snapshots.sweep(0) == [backup.id]
+
+
 def test_a_manifest_of_a_newer_version_stays_and_a_damaged_one_goes(
     snapshots: SnapshotDirectory, part: CheckpointPart
 ) -> None:

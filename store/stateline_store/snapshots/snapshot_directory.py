@@ -18,8 +18,8 @@ A snapshot over several nodes has a directory of the same id at each of them. On
 the others.
 
 `owner` is a name that the maker of snapshots knows, and absent without one. So is `caller`, whose snapshots are counted
-together. `.making` holds it until the manifest is written. A **pin** is a text that the caller chooses, so that asking
-twice makes one snapshot. `digest` is the SHA-256 of pin, owner and stores.
+together. `.making` holds it until the manifest is written, or `BACKUP`: a backup is never finished. A **pin** is a text
+that the caller chooses, so that asking twice makes one snapshot. `digest` is the SHA-256 of pin, owner and stores.
 
 On disk: never change. The lease is in the manifest, so it survives its maker. A crash leaves a directory without a
 manifest and without a maker (its flock is gone), or a half deleted one. `sweep` removes both, and snapshots whose lease
@@ -49,6 +49,7 @@ from stateline_store.files.durable_files import FILE_MODE, refused, replace_file
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.snapshots.snapshot import PIN, CallerShare, PartsElsewhere, Pin, Snapshot
 from stateline_store.snapshots.snapshot_files import (
+    BACKUP,
     MAKING,
     MANIFEST,
     UnfinishedSnapshot,
@@ -87,23 +88,30 @@ class SnapshotDirectory:
         snapshot_id: str | None = None,
     ) -> UnfinishedSnapshot:
         """Begin a snapshot, with a new id unless one is given. Raises `TooManyRequestsError` if there are `most`
-        already, or the share of this caller, without those that a sweep would delete. It also does so if all snapshots
-        together keep `most_bytes` or more. -1 is no limit."""
+        already, or the share of this caller, without backups and those that a sweep would delete. It also does so if
+        all of them together keep `most_bytes` or more. -1 is no limit."""
         make_directory(self.path)
         with self._locked():
-            there = [each for each in self._present() if not is_over(each, now_ms)]
-            if 0 <= most <= len(there):
+            callers = [caller_of(each) for each in self._present() if not is_over(each, now_ms)]
+            count = len(callers) - callers.count(BACKUP)
+            if 0 <= most <= count:
                 raise TooManyRequestsError(
-                    f"{len(there)} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait "
-                    "until a lease ends."
+                    f"{count} snapshots are kept, and server.snapshots.max allows {most}: release one, or wait until a "
+                    "lease ends."
                 )
-            if share is not None and (own := sum(caller_of(each) == share.caller for each in there)) >= share.most:
+            if share is not None and (own := callers.count(share.caller)) >= share.most:
                 raise TooManyRequestsError(
                     f"{own} snapshots are yours, as many of {most} as server.caller.share.percent allows: release one, "
                     "or wait until a lease ends."
                 )
             self._refuse_beyond(most_bytes)
             return self._begin(snapshot_id or secrets.token_hex(12), None if share is None else share.caller)
+
+    def begin_for_backup(self) -> UnfinishedSnapshot:
+        """Begin the links of a backup, which no limit counts."""
+        make_directory(self.path)
+        with self._locked():
+            return self._begin(secrets.token_hex(12), BACKUP)
 
     def finish(
         self,

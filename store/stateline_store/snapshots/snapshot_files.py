@@ -18,6 +18,7 @@ from stateline_store.files.durable_files import FILE_MODE, refused
 from stateline_store.snapshots.snapshot import Snapshot
 
 MANIFEST, MAKING = "snapshot.json", ".making"  # on disk: never change
+BACKUP = "backup"  # in place of a caller, who is a token or an address. On disk: never change
 _BLOCK_BYTES = 512  # POSIX: st_blocks counts these
 
 _log = logging.getLogger(__name__)
@@ -103,14 +104,17 @@ def is_over(path: Path, now_ms: int) -> bool:
 
 
 def unshared_bytes(snapshots: Iterable[Path]) -> int:
-    """Return the bytes on disk of files in these directories that have no link anywhere else."""
+    """Return the bytes on disk of files in these directories that have no link anywhere else. Files that only backups
+    have do not count."""
     links: Counter[tuple[int, int]] = Counter()
     sizes: dict[tuple[int, int], tuple[int, int]] = {}
     for path in snapshots:
+        is_backup = caller_of(path) == BACKUP
         for found in _file_stats(path):
             file = (found.st_dev, found.st_ino)
             links[file] += 1
-            sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
+            if not is_backup:
+                sizes[file] = (found.st_nlink, found.st_blocks * _BLOCK_BYTES)
     return sum(size for file, (total, size) in sizes.items() if links[file] >= total)
 
 

@@ -2,7 +2,7 @@
 
 Each worker links all stores of its running tasks between two commits, which takes milliseconds. They are one cut. The
 files lie in a snapshot that is never finished. It goes when the backup is written, or with the next sweep if this
-process dies. Limits of snapshots do not hold for it: readers that keep many stop no backup.
+process dies. Limits of snapshots neither hold for it nor count it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class BackupMaker:
         """Back up all stores on disk of the tasks that run here, without those that cannot be linked now. `full` writes
         all pieces again. Raises `NotPresentError` if no task runs here, and `RetryLaterError` when the location
         or the disk refuses."""
-        unfinished = await asyncio.to_thread(self._snapshots.begin, now_ms())
+        unfinished = await asyncio.to_thread(self._snapshots.begin_for_backup)
         try:
             backup, lacks = await self._linked(id_, unfinished.id)
             reached("backup:linked")
