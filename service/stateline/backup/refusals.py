@@ -1,4 +1,4 @@
-"""Explain errors of obstore in one line. Their own texts end with many lines about its internals."""
+"""Explain errors of obstore and deltalake in one line. Their own texts end with many lines about their internals."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _CREDENTIALS = {
 }
 # If the environment has no credentials, obstore asks the machine's cloud for them at one of these paths.
 _NO_CREDENTIALS = re.compile(r"/latest/(api|meta-data)/|/computeMetadata/|/metadata/identity|Account must be specified")
+_DENIED = "lacked the necessary privileges"
+_CAUSE = re.compile(r"^ *\x1b\[31m\u21b3\x1b\[0m (.*)$", re.MULTILINE)  # a line of deltalake's chain
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _ADVICE: dict[int, str] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there."),
@@ -27,11 +29,12 @@ def refusal(url: str, error: BaseException) -> str:
     """Return the first line of an error at this URL, and what to do about it."""
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-    text, scheme = str(error).partition("\n")[0][:_MOST_TEXT], urlsplit(url).scheme
-    is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    first, _, more = str(error).partition("\n")
+    text, scheme = ": ".join([first, *_CAUSE.findall(more)])[:_MOST_TEXT], urlsplit(url).scheme
+    is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or _DENIED in text
     advice = None
     if scheme in _CREDENTIALS and (is_denied or _NO_CREDENTIALS.search(text)):
         advice = f"Check the environment: its credentials are {_CREDENTIALS[scheme]}."
     elif number := _OS_ERROR.search(text):
         advice = _ADVICE.get(int(number[1]))
-    return f"{text}. {advice}" if advice else text
+    return f"{text.rstrip('.')}. {advice}" if advice else text

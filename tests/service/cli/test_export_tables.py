@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from stateline.cli.export import delta, parquet
 from stateline.cli.export.rows import Exported, StoreRows
 from stateline.cli.progress import Progress
 from stateline.model.windows import FOREVER_MS
-from stateline_store import CursorExpiredError, Position
+from stateline_store import CursorExpiredError, Position, RetryLaterError
 
 Row = dict[str, Any]
 _HEADERS = ("headers", pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())])))
@@ -228,7 +231,7 @@ def test_a_source_that_fails_is_told_as_it_is_and_nothing_is_written(is_whole: b
     with pytest.raises(CursorExpiredError, match="gone"):
         delta.export(rows, store._url, store._place, is_log=False, is_whole=is_whole)
     with pytest.raises(CursorExpiredError, match="gone"):
-        parquet.export(rows, store._place)
+        parquet.export(rows, store._url, store._place)
     assert store.table.version() == 0
     assert not list(tmp_path.glob("t/at*.parquet"))
 
@@ -247,3 +250,98 @@ def test_readers_skip_files_by_the_keys_and_times_in_the_log(tmp_path: Path, mon
         keys = pq.read_table(file)["key"].to_pylist()
         assert keys == sorted(keys)
         assert pq.ParquetFile(file).num_row_groups == len(keys) // 7
+
+
+ROWS = [{"key": f"k{n}", "value": "1", "timestamp": n, "valid_to": None} for n in range(20)]
+CHANGED = [{**row, "value": "2"} for row in ROWS]
+
+
+@pytest.mark.parametrize(("is_log", "advice"), [(False, "again with --full"), (True, "Choose another location")])
+def test_a_value_of_another_type_is_told_with_both_types(is_log: bool, advice: str, tmp_path: Path) -> None:
+    Store(VERSIONED, tmp_path).export(ROWS, is_log=is_log)
+    columns = pa.schema([each if each.name != "value" else ("value", pa.int64()) for each in VERSIONED])
+    other, rows = Store(columns, tmp_path), [{**row, "value": 1} for row in ROWS]
+    with pytest.raises(ValueError, match=rf"\(value: string there, long now\)\. .*{advice}"):
+        other.export(rows, is_log=is_log)
+    if not is_log:
+        other.export(rows, is_whole=True)
+        assert {row["value"] for row in other.table.to_pyarrow_table().to_pylist()} == {1}
+
+
+def _garbage(log: Path) -> None:
+    log.write_text("garbage")
+
+
+def _newer(log: Path) -> None:
+    features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
+    actions = map(json.loads, log.read_text().splitlines())
+    log.write_text("\n".join(json.dumps({"protocol": features} if "protocol" in each else each) for each in actions))
+
+
+@pytest.mark.parametrize(("harm", "told"), [(_garbage, "Json error"), (_newer, "'?new'? is not supported")])
+def test_a_table_that_cannot_be_read_is_told(harm: Callable[[Path], None], told: str, tmp_path: Path) -> None:
+    store = Store(VERSIONED, tmp_path)
+    store.export(ROWS)
+    harm(tmp_path / "t/_delta_log/00000000000000000000.json")
+    with pytest.raises(ValueError, match=rf"t is no Delta table that .* reads: .*{told}.* Choose another location"):
+        store.export(CHANGED, is_whole=True)
+
+
+def test_a_table_that_only_grows_is_told(tmp_path: Path) -> None:
+    store = Store(VERSIONED, tmp_path)
+    store.export(ROWS)
+    store.table.alter.set_table_properties({"delta.appendOnly": "true"})
+    for is_whole in (False, True):
+        with pytest.raises(ValueError, match=r"t is append-only \(delta\.appendOnly\)"):
+            store.export(CHANGED, is_whole=is_whole)
+
+
+def test_a_constraint_that_rows_break_is_told(tmp_path: Path) -> None:
+    store = Store(VERSIONED, tmp_path)
+    store.export(ROWS)
+    store.table.alter.add_constraint({"small": "value < '2'"})
+    with pytest.raises(ValueError, match=r"A constraint of .*t refuses rows of 'store'.*20 rows .*Drop the constraint"):
+        store.export(CHANGED)
+
+
+@pytest.mark.parametrize(("is_log", "advice"), [(False, "again with --full"), (True, "Restore it")])
+def test_a_file_of_a_table_that_is_gone_is_told(is_log: bool, advice: str, tmp_path: Path) -> None:
+    store = Store(VERSIONED, tmp_path)
+    store.export(ROWS, is_log=is_log)
+    for file in tmp_path.glob("t/*.parquet"):
+        file.unlink()
+    with pytest.raises(RetryLaterError, match=rf"The table of 'store' cannot be read: .*not found.* {advice}") as told:
+        store.export(CHANGED, is_log=is_log)
+    assert "\n" not in str(told.value)
+    if not is_log:
+        assert store.export(CHANGED, is_whole=True) == Exported("written", len(CHANGED))
+
+
+def test_a_bucket_that_refuses_is_told_with_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bucket(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        def do_HEAD(self) -> None:
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Bucket)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with closing(server.socket):
+        given = {"ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}", "ALLOW_HTTP": "true", "REGION": "here"}
+        for name, value in {**given, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        url, store = "s3://bucket/t", Store(VERSIONED, tmp_path)
+        place = object_store(url, "--to")
+        with pytest.raises(
+            RetryLaterError, match=r"403 Forbidden.* AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) as one:
+            delta.export(store.rows(ROWS), url, place, is_log=False, is_whole=False)
+        with pytest.raises(RetryLaterError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+            parquet.export(store.rows(ROWS), url, place)
+        server.shutdown()
+    assert "\n" not in str(one.value)
+    assert "\x1b" not in str(one.value)

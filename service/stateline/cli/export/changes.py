@@ -9,6 +9,7 @@ Twins are rows of one key and window (of a store that retains duplicates), or of
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,7 @@ from stateline_store.errors import RetryLaterError
 
 DELETED, NUMBER = "_deleted", "_export"
 _MEMORY = "1GiB"
+_OF_TABLE = re.compile(r"registered as 'before' failed: (.*)")
 _TWINS = "SELECT 1 FROM {} GROUP BY {} HAVING count(*) > 1"
 
 
@@ -43,12 +45,13 @@ class TableChanges:
 
     def __init__(self, rows: StoreRows, table: Any, *, is_log: bool) -> None:
         """`table` is an Arrow stream of what was exported before. If `is_log`, its rows are changes, of which the last
-        one of a key counts. Raises what reading the store raises, and `RetryLaterError` if the disk is too small."""
+        one of a key counts. Raises what reading the store raises, and `RetryLaterError` if the table cannot be read or
+        the disk is too small."""
         self._rows = rows
         self._keys, self._columns = [quoted(name) for name in rows.keys], [quoted(name) for name in rows.schema.names]
         with ExitStack() as stack:
             self._connection = _connected(stack)
-            with _reading(rows) as found:
+            with _reading(rows, "Restore it" if is_log else "Write all of it again with --full") as found:
                 self._connection.register("now_", found)
                 self._connection.register("before", pa.RecordBatchReader.from_stream(table))
                 self._connection.execute(self._compared(is_log=is_log))
@@ -120,8 +123,9 @@ def _connected(stack: ExitStack) -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
-def _reading(rows: StoreRows) -> Iterator[pa.RecordBatchReader]:
-    """Yield the rows for DuckDB, and raise the errors of reading them as they are: DuckDB has only their text."""
+def _reading(rows: StoreRows, advice: str = "") -> Iterator[pa.RecordBatchReader]:
+    """Yield the rows for DuckDB, and raise the errors of reading them as they are: DuckDB has only their text. `advice`
+    is for a table whose files are missing or damaged."""
     failed: list[Exception] = []
     found = _noted((batch for part in rows.read() for batch in part), failed)
     try:
@@ -129,6 +133,10 @@ def _reading(rows: StoreRows) -> Iterator[pa.RecordBatchReader]:
     except duckdb.Error as error:
         if failed:
             raise failed[0] from error
+        if why := _OF_TABLE.search(str(error)):
+            raise RetryLaterError(
+                f"The table of {rows.store!r} cannot be read: {why[1]:.500}. If a file is missing or damaged: {advice}."
+            ) from error
         raise RetryLaterError(f"{rows.store!r} and its table cannot be compared: {error!s:.500}") from error
 
 

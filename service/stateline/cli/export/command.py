@@ -91,7 +91,7 @@ def _exported(found: Sequence[StoreRows], to: str, form: Format, *, is_log: bool
         if form == "parquet":
             from stateline.cli.export import parquet
 
-            exported = parquet.export(rows, place)
+            exported = parquet.export(rows, folder, place)
         else:
             from stateline.cli.export import delta
 

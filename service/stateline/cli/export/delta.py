@@ -18,10 +18,20 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from stateline.backup.refusals import refusal
 from stateline.cli.export.changes import DELETED, NUMBER, TableChanges, has_twins
 from stateline.cli.export.parquet import ROW_GROUP_ROWS, refusals, row_groups, write
 from stateline.cli.export.rows import Exported, StoreRows
@@ -37,19 +47,29 @@ _GROUPS_PER_FILE = 4
 # A merge has the changes in memory, and rewrites each file with one. More are no quicker than the whole table.
 _MOST_MERGED = 1_000_000
 _LONGEST = 64  # characters of a key in a file's statistics
+_APPEND_ONLY = "delta.appendOnly"
+_CONSTRAINT = "failed validation check"  # in deltalake's text
+_MOST_SHOWN = 3  # columns
 _WRITER = WriterProperties(compression="ZSTD", max_row_group_size=ROW_GROUP_ROWS)
 
 
 def export(rows: StoreRows, url: str, place: ObjectStore, *, is_log: bool, is_whole: bool) -> Exported:
     """Write a store to the table at `url`, which is also `place`. `is_whole` writes all of it again.
 
-    Raises `InvalidArgumentError` for a table of somebody else, or with other columns. Raises `RetryLaterError` if the
-    location refuses, or another export has changed the table meanwhile."""
+    Raises `InvalidArgumentError` for a table of somebody else, with other columns, or that refuses the rows. Raises
+    `RetryLaterError` if the location refuses, or another export has changed the table meanwhile."""
     with refusals(url, DeltaError):
         try:
             return _DeltaExport(rows, url, place, is_log).run(is_whole)
         except CommitFailedError as error:
             raise RetryLaterError(f"{url} was changed by another program meanwhile. Run the export again.") from error
+        except DeltaError as error:
+            if _CONSTRAINT not in str(error):
+                raise
+            raise InvalidArgumentError(
+                f"A constraint of {url} refuses rows of {rows.store!r}: {refusal(url, error).rstrip('.')}. Drop the "
+                "constraint, or choose another location."
+            ) from error
 
 
 class _DeltaExport:
@@ -65,9 +85,9 @@ class _DeltaExport:
     def run(self, is_whole: bool) -> Exported:
         if self._table is None or is_whole:
             return self._write_whole()
-        if self._table.schema() != Schema.from_arrow(self._schema):
+        if differ := _differences(self._table.schema(), Schema.from_arrow(self._schema)):
             raise InvalidArgumentError(
-                f"{self._url} has other columns than {self._rows.store!r} has now. "
+                f"{self._url} has other columns than {self._rows.store!r} has now ({'; '.join(differ[:_MOST_SHOWN])}). "
                 f"{'Choose another location' if self._is_log else 'Write all of it again with --full'}."
             )
         before = QueryBuilder().register("t", self._table).execute("SELECT * FROM t")
@@ -97,6 +117,11 @@ class _DeltaExport:
             raise InvalidArgumentError(
                 f"{self._url} is not a {what} of {self._rows.store!r} of {self._rows.application_id} by stateline "
                 "export. Choose another location."
+            )
+        if not self._is_log and table.metadata().configuration.get(_APPEND_ONLY) == "true":
+            raise InvalidArgumentError(
+                f"{self._url} is append-only ({_APPEND_ONLY}), so no export can change its rows. Unset this property, "
+                "or export with --changes to another location."
             )
         return number
 
@@ -169,6 +194,25 @@ def _opened(url: str) -> DeltaTable | None:
         return DeltaTable(url)
     except TableNotFoundError:
         return None
+    except DeltaError as error:  # a location that refuses is an OSError
+        raise InvalidArgumentError(
+            f"{url} is no Delta table that this version of deltalake reads: {refusal(url, error).rstrip('.')}. Choose "
+            "another location."
+        ) from error
+
+
+def _differences(there: Schema, now: Schema) -> list[str]:
+    """Return the columns whose types differ, for people."""
+    before, after = ({each.name: _type_of(each) for each in schema.fields} for schema in (there, now))
+    names = dict.fromkeys([*before, *after])
+    differ = [f"{n}: {before.get(n, 'none')} there, {after.get(n, 'none')} now" for n in names
+              if before.get(n) != after.get(n)]  # fmt: skip
+    return differ or ([] if there == now else ["their order, or types within them"])
+
+
+def _type_of(field: Field) -> str:
+    kind = json.loads(field.to_json())["type"]
+    return kind if isinstance(kind, str) else str(kind["type"])
 
 
 def _statistics(metadata: pq.FileMetaData) -> str:

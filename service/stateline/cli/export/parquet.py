@@ -51,11 +51,11 @@ class _Upload:
         """Does nothing: pyarrow closes a file that failed, too."""
 
 
-def export(rows: StoreRows, place: ObjectStore) -> Exported:
-    """Write a store to `place`. A file of the same moment and Position stays as it is. Raises `RetryLaterError` if the
-    location refuses."""
+def export(rows: StoreRows, folder: str, place: ObjectStore) -> Exported:
+    """Write a store to `folder`, which is also `place`. A file of the same moment and Position stays as it is. Raises
+    `RetryLaterError` if the location refuses."""
     name = f"{rows.name}.parquet"
-    with refusals(f"{rows.store}/{name}"):
+    with refusals(f"{folder}/{name}"):
         try:
             obstore.head(place, name)
             return Exported("there already", 0, 0, f"/{name}")
@@ -93,9 +93,9 @@ def write(place: ObjectStore, path: str, schema: pa.Schema, groups: Iterable[pa.
 
 
 @contextmanager
-def refusals(what: str, more: type[Exception] = OSError) -> Iterator[None]:
+def refusals(url: str, more: type[Exception] = OSError) -> Iterator[None]:
     """Raise what the location refuses during the block, and `more` errors, as `RetryLaterError`."""
     try:
         yield
     except (obstore.exceptions.BaseError, OSError, more) as error:
-        raise RetryLaterError(f"--to: {what} cannot be read or written: {refusal('', error)}") from error
+        raise RetryLaterError(f"--to: {url} cannot be read or written: {refusal(url, error)}") from error
