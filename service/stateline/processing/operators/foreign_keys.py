@@ -12,7 +12,8 @@ Here, `Resolve` does one thing more. `SUBSCRIBE_IF_THERE` is silent without a ri
 that there is none. If the left row changed before that answer came, Kafka Streams keeps the old result for ever. So
 `Resolve` takes the result away, or asks again with `SUBSCRIBE`.
 
-Kafka Streams' records have the timestamps and headers of the record that caused them. So have these.
+Kafka Streams' records have the timestamps and headers of the record that caused them. So have these, except a row that
+asks again: its headers are unknown unless the left table keeps them, and then it has none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stateline.processing.function_results import written
 from stateline.processing.operators.grouping import with_key_and_value
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows, plain
-from stateline.processing.operators.stored_rows import rows_of
+from stateline.processing.operators.stored_rows import headers_of, rows_of
 from stateline.processing.operators.table_steps import changed
 from stateline.processing.records import OutputRecord
 from stateline.serde.binding import writes_as
@@ -186,14 +187,16 @@ class Resolve:
     def _without_partner(
         self, unknown: Mapping[bytes, int], stored: Mapping[bytes, bytes | None], rows: Rows
     ) -> dict[bytes, int]:
-        """Return those of these left rows that have no foreign key. Ask again for the others, with their timestamps:
-        whether there is a right row is unknown."""
+        """Return those of these left rows that have no foreign key. Ask again for the others, with their timestamps and
+        their headers, if the left table keeps them: whether there is a right row is unknown."""
         make, before = self._registrations, self._context.of_before
         left = {key: row[TIMESTAMP.size :] if (row := stored[key]) is not None else None for key in unknown}
         foreign = {key: before(lambda: make.foreign_key(key, left[key])) for key in unknown}  # noqa: B023 - called at once
+        headers = dict(zip(unknown, headers_of(self._left, list(unknown)), strict=True))
         for key, its in foreign.items():
             if its is not None:
-                record, at_ms = rows.records[unknown[key]], TIMESTAMP.unpack_from(stored[key] or b"")[0]
+                record = rows.records[unknown[key]]._replace(headers=headers[key])  # not those of the stale answer
+                at_ms = TIMESTAMP.unpack_from(stored[key] or b"")[0]
                 self._context.outputs.append(make.written(its, SUBSCRIBE, key, left[key], record, at_ms))
         return {key: unknown[key] for key, its in foreign.items() if its is None}
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from stateline.log.interface import Record
+from stateline.log.interface import Headers, Record
 from stateline.processing.changelog import origin
 from stateline.processing.operators.interface import OperatorContext
 from stateline.processing.operators.rows import Changes, Rows
 from stateline_store import TransactionalStore, VersionedStore
-from stateline_store.rows.headers import join_headers, without_headers
+from stateline_store.rows.headers import join_headers, split_headers, without_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.rows.versioned_rows import LATEST
 
@@ -29,6 +29,13 @@ def rows_of(store: TransactionalStore, keys: Sequence[bytes]) -> list[bytes | No
         return store.get_rows([LATEST + key for key in keys])
     rows = store.get_rows(keys)
     return [None if row is None else bare_row(row) for row in rows] if store.headers else rows
+
+
+def headers_of(store: TransactionalStore, keys: Sequence[bytes]) -> list[Headers]:
+    """Return the headers of the rows of these stored keys: none of an absent key, or if the store keeps none."""
+    if not store.headers or not keys:
+        return [()] * len(keys)
+    return [() if row is None else split_headers(row[_WIDTH:])[1] for row in store.get_rows(keys)]
 
 
 def keep_rows(

@@ -28,8 +28,8 @@ def both(order: str, name: str | None) -> str | None:
     return None if name == "hidden" else f"{order}/{name}"
 
 
-def declared(*, persistent: bool = True) -> App:
-    app = App("app")
+def declared(config: dict[str, str] | None = None, *, persistent: bool = True) -> App:
+    app = App("app", config=config or {})
     orders = app.ktable(app.table("orders", **TEXTS))
     names = app.ktable(app.table("names", **TEXTS))
     orders.join(names, both, "inner", on=customer_of, name="i", persistent=persistent)
@@ -123,14 +123,18 @@ def test_a_result_goes_although_its_row_changed_before_the_answer_that_ends_it(o
         assert driver.store("inner").all() == []
 
 
-def test_a_row_that_asks_again_keeps_its_timestamp() -> None:
-    with TestDriver(declared()) as driver:
-        driver.pipe("names", "c1", "Ada", timestamp_ms=1)
-        driver.pipe("orders", "o1", "c1-a", timestamp_ms=9)
+@pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
+def test_a_row_that_asks_again_keeps_its_timestamp_and_has_no_headers_but_its_own(store_format: str) -> None:
+    with TestDriver(declared({"dsl.store.format": store_format})) as driver:
+        driver.pipe("names", "c1", "Ada", timestamp_ms=1, headers=(("of", b"Ada"),))
+        driver.pipe("orders", "o1", "c1-a", timestamp_ms=9, headers=(own := (("of", b"new"),)))
         stale = SubscriptionAnswer(hash128(b"c1-old"), None)
-        driver.pipe("app-i-subscription-response-topic", "o1", stale, timestamp_ms=3)
+        driver.pipe("app-i-subscription-response-topic", "o1", stale, timestamp_ms=3, headers=(("of", b"old"),))
         asked = driver.read("app-i-subscription-registration-topic")
-        assert [(each.value.instruction, each.timestamp_ms) for each in asked] == [(3, 9), (2, 9)]
+        kept = own if store_format == "HEADERS" else ()
+        said = [(each.value.instruction, each.timestamp_ms, each.headers) for each in asked]
+        assert said == [(3, 9, own), (2, 9, kept)]
+        assert [each.headers for each in driver.read("app-i-subscription-response-topic")[-1:]] == [kept]
         assert [(each.value, each.timestamp) for each in driver.store("inner").all()] == [("c1-a/Ada", 9)]
 
 
