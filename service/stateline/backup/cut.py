@@ -38,7 +38,7 @@ from stateline_store import (
 )
 from stateline_store.files.durable_files import FILE_MODE, refused
 from stateline_store.layout import is_timestamped
-from stateline_store.snapshots.backup import Backup, backup_id, settled
+from stateline_store.snapshots.backup import Backup, backup_id, settled, task_of
 from stateline_store.snapshots.checkpoints import CheckpointPart
 from stateline_store.task_id import TaskId
 
@@ -101,6 +101,14 @@ class BackupCut:
         """Return the partitions of this store that no node has. Raises `DoesNotExistError` for an unknown store."""
         return self._missing(store, self._found(store))
 
+    def subtopology(self, store: str) -> int:
+        """Return the subtopology of this store, by which its tasks are named. Raises `DoesNotExistError` for an unknown
+        store."""
+        told = self._described(store)
+        for part, _ in self._found(store).values():
+            return TaskId.parse(task_of(part)).subtopology
+        return int(told.get("subtopology", 0))
+
     def _missing(self, store: str, found: Mapping[int, object]) -> set[int]:
         told = self._described(store)
         return set(range(told.get("partitions") or 0)) - found.keys() - self._empty(told)
@@ -148,6 +156,14 @@ class BackupCut:
         raise DoesNotExistError(f"The backup {self.id} has no store {shown(store)}, but {', '.join(near)}.")
 
 
+def location_at(url: str, application_id: str | None = None) -> BackupLocation:
+    """Return the backups of this application, or of the only one there. Raises `DoesNotExistError` for a missing
+    directory, or if there are several."""
+    if not urlsplit(url).scheme and not Path(url).is_dir():
+        raise DoesNotExistError(f"{url} is no directory: give the backup.location of the application.")
+    return BackupLocation(url, application_id or _only_application(url))
+
+
 def find_cut(url: str, as_of: str | int | datetime | None = None, application_id: str | None = None) -> BackupCut:
     """Return the newest backup that has every partition; with `as_of`, the backup of this id, or the newest up to this
     time (ISO 8601, `datetime`, or milliseconds since the epoch). `application_id` may be left out if the location has
@@ -155,9 +171,7 @@ def find_cut(url: str, as_of: str | int | datetime | None = None, application_id
 
     Raises `DoesNotExistError` if there is none, `DamagedDataError` if the one of this id is unreadable,
     `ConfigurationError` without the extra `backup`, and `RetryLaterError` when the location refuses."""
-    if not urlsplit(url).scheme and not Path(url).is_dir():
-        raise DoesNotExistError(f"{url} is no directory: give the backup.location of the application.")
-    location = BackupLocation(url, application_id or _only_application(url))
+    location = location_at(url, application_id)
     application_id = location.application_id
     nodes: dict[str, list[str]] = {}
     for id_, node in location.manifests():
@@ -197,7 +211,7 @@ def leased(location: BackupLocation, backup_id: str) -> Iterator[None]:
 
 
 def fetch_part(location: BackupLocation, backup: Backup, directory: Path) -> None:
-    """Fetch the files of `backup`, of one part, into this directory, in which `Checkpoint` opens it. Raises as
+    """Fetch the files of `backup` into this directory, in which `Checkpoint` opens each part. Raises as
     `fetch_files`."""
     with leased(location, backup.id):
         fetch_files(location, backup, directory, backup.copy.files)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple
 
-from stateline.backup.cut import fetch_file, fetch_files, leased
+from stateline.backup.cut import fetch_file, fetch_files, fetch_part, leased
 from stateline.backup.location import BackupLocation, check_id
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.store_definition import DAY_MS, StoreDefinition
@@ -32,6 +32,7 @@ from stateline_store import (
 from stateline_store.clock import now_ms
 from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup, settled, task_of
+from stateline_store.snapshots.checkpoints import Checkpoint
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
 from stateline_store.steps import reached
 from stateline_store.stores.committed_store import CommittedStore
@@ -163,16 +164,31 @@ def place(
     return None
 
 
-def verify(location: BackupLocation, backup: Backup, topology: Topology) -> list[Fault]:
+def verify(
+    location: BackupLocation, backup: Backup, topology: Topology | None, read: Callable[[int], None] = lambda _: None
+) -> list[Fault]:
     """Fetch every store of a backup into a temporary directory, and open it. Returns what is wrong; nothing, if each
-    store shows the commit and the Position that the manifest says."""
+    store shows the commit and the Position that the manifest says. Without a topology, stores are not compared with
+    their declarations. `read` gets the bytes of each task."""
     found = []
     for task_id in tasks(backup):
+        of_task = backup.of_task(task_id)
         with tempfile.TemporaryDirectory(prefix="stateline-verify-") as folder:
             try:
-                fetch(location, backup, task_id, topology, CopyDirectory(Path(folder), task_id))
+                if topology is None:
+                    _open(location, of_task, Path(folder))
+                else:
+                    fetch(location, backup, task_id, topology, CopyDirectory(Path(folder), task_id))
             except (DamagedDataError, DoesNotExistError) as error:
                 found.append(Fault(backup.id, backup.node, task_id, f"{error} {_WRITE_AGAIN.format(backup.node)}"))
             except StatelineError as error:
                 found.append(Fault(backup.id, backup.node, task_id, str(error)))
+        read(of_task.copy.size_bytes)
     return found
+
+
+def _open(location: BackupLocation, backup: Backup, folder: Path) -> None:
+    fetch_part(location, backup, folder)
+    for part in backup.copy.parts:
+        with Checkpoint(folder, part):  # compares the commit and its Position
+            pass

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 
 from stateline.backup.cut import BackupCut
 from stateline.backup.location import BackupLocation, StoredFile
-from stateline.backup.sweep_leases import LEFT_ALONE_S, SweepLease, sweep_lease
+from stateline.backup.sweep_leases import LEFT_ALONE_S, sweep_lease
 from stateline_store import DamagedDataError, DoesNotExistError
+from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import Backup, settled
 from stateline_store.steps import reached
 
@@ -89,30 +90,47 @@ def sweep(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: 
     manifests.read()
     with sweep_lease(location) as lease:
         reached("sweep:leased")
-        files, others = dict[bytes, int](), list[StoredFile]()
-        for file in location.files():
-            lease.renew()
-            if file.written_at_s < now_s - left_alone_s:
-                if _DIGEST.fullmatch(file.digest):
-                    files[bytes.fromhex(file.digest)] = file.size
-                else:
-                    others.append(file)  # a writer was killed, and its store shows half files
-        manifests.read(lease)
-        manifests.spare(location.leased(now_s))
+        gone, swept = _surplus(location, manifests, now_s, left_alone_s, lease.renew)
         reached("sweep:listed")
-        for backup_id, node in manifests.ended:
+        for backup_id, node in swept.manifests:
             lease.renew()
             location.delete_manifest(backup_id, node)
             reached("sweep:manifest-deleted")
-        rubbish = [digest for digest in files if digest not in manifests.named]
-        gone = [*(digest.hex() for digest in rubbish), *(file.digest for file in others)]
         for begin in range(0, len(gone), _AT_ONCE):
             lease.renew()
             location.delete_files(gone[begin : begin + _AT_ONCE])
             reached("sweep:files-deleted")
     location.tidy(now_s, left_alone_s)
+    return swept
+
+
+def surplus(location: BackupLocation, retention_ms: int, keep: int, left_alone_s: float = LEFT_ALONE_S) -> Swept:
+    """Return what a sweep would delete now, by the clock of this machine. Changes nothing. Raises as `sweep`."""
+    now_s = now_ms() / 1000
+    manifests = _Manifests(location, Retention(now_s * 1000, retention_ms, keep))
+    manifests.read()
+    return _surplus(location, manifests, now_s, left_alone_s, lambda: None)[1]
+
+
+def _surplus(
+    location: BackupLocation, manifests: _Manifests, now_s: float, left_alone_s: float, renew: Callable[[], None]
+) -> tuple[list[str], Swept]:
+    """Return the digests of the files to delete, and what a sweep deletes in all. `renew` is called before each
+    request."""
+    files, others = dict[bytes, int](), list[StoredFile]()
+    for file in location.files():
+        renew()
+        if file.written_at_s < now_s - left_alone_s:
+            if _DIGEST.fullmatch(file.digest):
+                files[bytes.fromhex(file.digest)] = file.size
+            else:
+                others.append(file)  # a writer was killed, and its store shows half files
+    manifests.read(renew)
+    manifests.spare(location.leased(now_s))
+    rubbish = [digest for digest in files if digest not in manifests.named]
     size = sum(files[digest] for digest in rubbish) + sum(file.size for file in others)
-    return Swept(tuple(sorted(manifests.ended)), len(gone), size)
+    gone = [*(digest.hex() for digest in rubbish), *(file.digest for file in others)]
+    return gone, Swept(tuple(sorted(manifests.ended)), len(gone), size)
 
 
 class _Manifests:
@@ -124,21 +142,20 @@ class _Manifests:
         self.ended = list[tuple[str, str]]()
         self.named = set[bytes]()
 
-    def read(self, lease: SweepLease | None = None) -> None:
+    def read(self, renew: Callable[[], None] = lambda: None) -> None:
         """Read the manifests that were not read yet, until two listings are equal."""
         names, before = self._location.manifests(), None
         while names != before:
             for _, of_id in groupby(reversed(names), key=itemgetter(0)):
-                self._decide([name for name in of_id if name not in self._seen], lease)
+                self._decide([name for name in of_id if name not in self._seen], renew)
             before, names = names, self._location.manifests()
 
-    def _decide(self, names: Sequence[tuple[str, str]], lease: SweepLease | None) -> None:
+    def _decide(self, names: Sequence[tuple[str, str]], renew: Callable[[], None]) -> None:
         """Read these manifests of one id."""
         found, digests = list[tuple[tuple[str, str], Backup]](), list[set[bytes]]()
         for name in names:
             self._seen.add(name)
-            if lease is not None:
-                lease.renew()
+            renew()
             if (backup := _read(self._location, name)) is not None:
                 found.append((name, _without_files(backup)))
                 digests.append(set(map(bytes.fromhex, backup.named)))

@@ -19,6 +19,7 @@ from stateline import serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.cli.backup.lost_changelogs import restored_without_changelogs
 from stateline.cli.backup.making import make_now
+from stateline.cli.backup.places import Backups
 from stateline.cli.backup.reading import verified
 from stateline.cli.backup.restoring import restored
 from stateline.cli.check.run import check
@@ -82,6 +83,10 @@ class Scene:
                 eventually(lambda: found() == expected, f"{expected} are counted")
             if then is not None:
                 then(app, config)
+
+    def backups(self, app: App) -> Backups:
+        config = self.config(app)
+        return Backups(BackupLocation.of(config), config, app)
 
     def loses(self) -> None:
         shutil.rmtree(self.path / "state" / ID)
@@ -153,7 +158,7 @@ def test_changelogs_are_written_again_for_declared_stores(scene: Scene) -> None:
 
 def test_stores_that_are_not_declared_any_more_are_no_damage(scene: Scene) -> None:
     after = counting(*AFTER)
-    rows, faults = verified(after, scene.config(after), None)
+    rows, faults = verified(scene.backups(after))
     assert faults == 0
     assert [(row["task"], row["outcome"]) for row in rows] == [(None, "left out"), (None, "whole")]
 
@@ -165,7 +170,7 @@ def test_a_backup_that_lacks_other_nodes_is_not_told_as_whole_without_a_word(sce
     (name,) = location.manifests()
     made = location.read(*name)
     location.write(replace(made, stores={store: {**told, "partitions": 2} for store, told in made.stores.items()}))
-    rows, faults = verified(app, scene.config(app), None)
+    rows, faults = verified(scene.backups(app))
     assert faults == 0
     assert [(row["node"], row["task"], row["outcome"]) for row in rows] == [
         (made.node, None, "whole"), (None, "0_1", "missing"), (None, "1_1", "missing"),

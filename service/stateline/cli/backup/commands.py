@@ -16,6 +16,15 @@ commands = typer.Typer(
     epilog=FLAGS,
     rich_markup_mode=None,
 )
+MaybeTarget = Annotated[
+    str | None, typer.Argument(metavar="MODULE:APP", help="The App, unless --backup is given.", show_default=False)
+]
+Location = Annotated[
+    str | None, typer.Option("--backup", metavar="LOCATION", help="The backups of this location, without an App.")
+]
+ApplicationId = Annotated[
+    str | None, typer.Option(metavar="ID", help="With --backup: the application, if the location has several.")
+]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="This backup instead of the newest.")]
 
 
@@ -47,49 +56,92 @@ def now(
 
 
 @commands.command("list", cls=PlainHelp, epilog=FLAGS)
-def list_(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List the backups of an application, newest first, with each node's part.
+def list_(
+    target: MaybeTarget = None,
+    backup: Location = None,
+    application_id: ApplicationId = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="A line for each node's part, as --json has them.")] = False,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the backups of an application, newest first.
 
-    Example: stateline backup list orders:app
+    The column state names the tasks that no node has in this backup. The size is that of the stores: backups share
+    files.
+
+    Example: stateline backup list --backup s3://bucket/stateline
     """
-    from stateline.cli.backup.reading import listed
+    from stateline.cli.backup.listing import parts, summaries
+    from stateline.cli.backup.places import backups_of
     from stateline.cli.table import as_text
 
-    typer.echo(as_text(listed(*loaded(target, config_file, settings)), as_json=as_json))
+    location = backups_of(target, backup, application_id, config_file, settings).location
+    rows = parts(location) if nodes or as_json else summaries(location)
+    typer.echo(as_text(rows, as_json=as_json))
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)
 def verify(
-    target: Target, id_: Id = None, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False
+    target: MaybeTarget = None,
+    backup: Location = None,
+    application_id: ApplicationId = None,
+    id_: Id = None,
+    every: Annotated[bool, typer.Option("--all", help="Every backup, not only the newest.")] = False,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> int:
     """Read a backup whole, and open each of its stores in a temporary directory.
 
     It compares the digest of each file, and the commit and Position of each store. It prints damaged tasks, and its
     exit code is 1 then. Tasks that no node has in this backup are named as missing. Stores that the application does
-    not declare any more are left out.
+    not declare any more are left out. With --backup, no store is compared with its declaration.
 
-    Example: stateline backup verify orders:app
+    Example: stateline backup verify orders:app --all
     """
+    from stateline.cli.backup.places import backups_of
     from stateline.cli.backup.reading import verified
     from stateline.cli.table import as_text
 
-    rows, faults = verified(*loaded(target, config_file, settings), id_)
+    if every and id_ is not None:
+        raise InvalidArgumentError("--all verifies every backup: leave out --id or --all.")
+    found = backups_of(target, backup, application_id, config_file, settings)
+    rows, faults = verified(found, id_, every=every)
     typer.echo(as_text(rows, as_json=as_json))
     return 1 if faults else 0
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)
-def prune(target: Target, settings: Settings = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+def prune(
+    target: MaybeTarget = None,
+    backup: Location = None,
+    application_id: ApplicationId = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Delete old backups, as servers do each hour, and files that no backup names.
 
-    backup.retention.ms and backup.keep say which backups stay. A file is deleted three days after it was written.
+    backup.retention.ms and backup.keep say which backups stay. With --backup, give both. A file is deleted three days
+    after it was written.
 
-    Example: stateline backup prune orders:app --set backup.keep=1
+    Example: stateline backup prune orders:app --set backup.keep=1 --dry-run
     """
-    from stateline.cli.backup.reading import pruned
+    from stateline.cli.backup.places import backups_of
+    from stateline.cli.backup.reading import pruned, to_prune
     from stateline.cli.table import as_text
 
-    typer.echo(as_text([pruned(*loaded(target, config_file, settings))], as_json=as_json))
+    found = backups_of(target, backup, application_id, config_file, settings)
+    if not dry_run:
+        typer.echo(as_text([pruned(found)], as_json=as_json))
+        return
+    ended, totals = to_prune(found)
+    if as_json:
+        typer.echo(as_text([{**totals, "backups": ended}], as_json=True))
+    else:
+        typer.echo("\n\n".join(as_text(each, as_json=False) for each in (ended, [totals]) if each))
 
 
 @commands.command(cls=PlainHelp, epilog=FLAGS)

@@ -1,70 +1,103 @@
-"""List, verify and prune backups from the command line."""
+"""Verify and prune backups from the command line."""
 
 from __future__ import annotations
 
-from stateline.backup.cut import BackupCut
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+
+from stateline.backup.cut import BackupCut, leased
 from stateline.backup.declared_parts import as_declared, undeclared
 from stateline.backup.location import BackupLocation, check_id
-from stateline.backup.reading import backups, verify
-from stateline.backup.retention import sweep
+from stateline.backup.reading import verify
+from stateline.backup.retention import surplus, sweep
+from stateline.cli.backup.listing import missing_tasks
+from stateline.cli.backup.places import Backups
+from stateline.cli.progress import Progress
 from stateline.cli.table import Row
-from stateline.config.settings import Config
-from stateline.dsl.app import App
-from stateline_store import DoesNotExistError
-from stateline_store.clock import now_ms
-from stateline_store.snapshots.backup import settled
+from stateline.model.topology import Topology
+from stateline_store import DamagedDataError, DoesNotExistError, NewerFormatError
+from stateline_store.snapshots.backup import Backup, settled
 
 _MISSING = "No node has it in this backup: its node wrote none, or the task was moving or being restored."
 
 
-def listed(_: App, config: Config) -> list[Row]:
-    return [
-        {
-            "backup": each.id,
-            "node": each.node,
-            "age_s": max(0, now_ms() - each.created_at_ms) // 1000,
-            "stores": len({part.store for part in each.copy.parts}),
-            "partitions": len(each.copy.parts),
-            "files": len(each.copy.files),
-            "bytes": each.copy.size_bytes,
-        }
-        for each in backups(BackupLocation.of(config))
-    ]
-
-
-def verified(app: App, config: Config, backup_id: str | None) -> tuple[list[Row], int]:
-    """Return a row for each node's part of this backup, or of the newest, and for each task that is in no part. Also
-    returns the number of faults. Raises `DoesNotExistError` if there is no such backup."""
-    location, topology = BackupLocation.of(config), app.configured_topology(config)
+def verified(found: Backups, backup_id: str | None = None, *, every: bool = False) -> tuple[list[Row], int]:
+    """Return a row for each node's part of this backup, of the newest or of `every` one, and for each task that is in
+    no part. Also returns the number of faults. Raises `DoesNotExistError` if there is no such backup."""
+    location = found.location
     manifests = location.manifests()
     if not manifests and backup_id is None:
         raise DoesNotExistError(
-            f"{location.url} has no backup of {config.application_id} yet: make one with stateline backup now."
+            f"{location.url} has no backup of {location.application_id} yet: make one with stateline backup now."
         )
     wanted = backup_id or manifests[-1][0]
-    check_id(location, wanted, (found for found, _ in manifests))
+    check_id(location, wanted, (id_ for id_, _ in manifests))
     rows: list[Row] = []
     faults = 0
-    parts = [location.read(found, node) for found, node in manifests if found == wanted]
-    for backup in parts:
-        wrong = verify(location, as_declared(backup, topology), topology)
-        faults += len(wrong)
-        whole = {"backup": wanted, "node": backup.node, "task": None, "outcome": "whole", "why": None}
-        if why := undeclared(backup, topology):
-            rows.append({**whole, "outcome": "left out", "why": why})
-        rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
-    cut = BackupCut(location.url, config.application_id, tuple(settled(parts)))
-    missing = [
-        topology.subtopology_of(name).task_id(n)
-        for name in cut.stores
-        if name in topology.stores
-        for n in cut.missing(name)
-    ]
-    lost = {"backup": wanted, "node": None, "outcome": "missing", "why": _MISSING}
-    rows += [{**lost, "task": str(task)} for task in sorted(set(missing))]
+    with closing(Progress(sys.stderr, "Verifying", unit="bytes")) as progress:
+        read, topology = _counted(progress), found.topology
+        for id_, of_id in groupby(reversed(manifests), key=itemgetter(0)):
+            if every or id_ == wanted:
+                nodes = sorted(node for _, node in of_id)
+                more, wrong = _verified(location, id_, nodes, topology, read)
+                rows, faults = [*rows, *more], faults + wrong
     return rows, faults
 
 
-def pruned(_: App, config: Config) -> Row:
-    found = sweep(BackupLocation.of(config), config.backup_retention_ms, config.backup_keep)
-    return {"deleted backups": len(found.manifests), "deleted files": found.files, "deleted bytes": found.bytes}
+def _verified(
+    location: BackupLocation, id_: str, nodes: list[str], topology: Topology | None, read: Callable[[int], None]
+) -> tuple[list[Row], int]:
+    """Return the rows and the number of faults of one backup. Parts that were deleted meanwhile have none."""
+    rows: list[Row] = []
+    faults, parts = 0, list[Backup]()
+    with leased(location, id_):
+        for node in nodes:
+            whole = {"backup": id_, "node": node, "task": None, "outcome": "whole", "why": None}
+            try:
+                backup = location.read(id_, node)
+            except DoesNotExistError:
+                continue
+            except (DamagedDataError, NewerFormatError) as error:
+                rows, faults = [*rows, {**whole, "outcome": "damaged", "why": str(error)}], faults + 1
+                continue
+            parts.append(backup)
+            wrong = verify(location, backup if topology is None else as_declared(backup, topology), topology, read)
+            faults += len(wrong)
+            if topology is not None and (why := undeclared(backup, topology)):
+                rows.append({**whole, "outcome": "left out", "why": why})
+            rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
+    if parts:
+        lost = {"backup": id_, "node": None, "outcome": "missing", "why": _MISSING}
+        cut = BackupCut(location.url, location.application_id, tuple(settled(parts)))
+        rows += [{**lost, "task": task} for task in missing_tasks(cut, topology)]
+    return rows, faults
+
+
+def _counted(progress: Progress) -> Callable[[int], None]:
+    """Return a function that shows the bytes of all calls."""
+    total = 0
+
+    def read(size: int) -> None:
+        nonlocal total
+        total += size
+        progress.show(total)
+
+    return read
+
+
+def pruned(found: Backups) -> Row:
+    """Sweep the location. Returns what was deleted."""
+    found.refuse_unknown_retention()
+    swept = sweep(found.location, found.config.backup_retention_ms, found.config.backup_keep)
+    return {"deleted backups": len(swept.manifests), "deleted files": swept.files, "deleted bytes": swept.bytes}
+
+
+def to_prune(found: Backups) -> tuple[list[Row], Row]:
+    """Return the nodes' parts of backups that a sweep would delete, and the numbers of all that it would."""
+    found.refuse_unknown_retention()
+    swept = surplus(found.location, found.config.backup_retention_ms, found.config.backup_keep)
+    totals = {"backups to delete": len(swept.manifests), "files to delete": swept.files, "bytes to delete": swept.bytes}
+    return [{"backup": id_, "node": node} for id_, node in swept.manifests], totals
