@@ -101,7 +101,10 @@ class EmbeddedProducer:
             timestamp_ms = checked_timestamp(timestamp_ms)
         size = (len(key) if key else 0) + (len(value) if value else 0) + (len(encoded) if encoded else 0)
         if size > MAX_MESSAGE_BYTES:
-            raise InvalidArgumentError(f"A record for {topic!r} is larger than {MAX_MESSAGE_BYTES} bytes.")
+            raise InvalidArgumentError(
+                f"A record for {topic!r} is too large: it has {size} bytes with its headers, and the embedded log "
+                f"takes {MAX_MESSAGE_BYTES}. Make it smaller, or use Apache Kafka and raise its max.message.bytes."
+            )
         if self._transactional_id is not None:
             self._require(_State.OPEN)
         self._queued[topic, partition].append((timestamp_ms, key, value, encoded))

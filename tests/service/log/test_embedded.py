@@ -25,6 +25,7 @@ from stateline_store import (
     DamagedDataError,
     DoesNotExistError,
     FencedError,
+    InvalidArgumentError,
     LogUnavailableError,
     NewerFormatError,
     TopicPartition,
@@ -135,6 +136,13 @@ def test_a_transaction_left_open_is_aborted_by_its_timeout_and_its_producer_fenc
     until(lambda: [r.value for r in reader.poll(10, 0.05)] == [b"after"])
     with pytest.raises(FencedError):
         producer.commit_transaction()
+
+
+def test_a_record_that_is_too_large_is_refused_with_its_size_the_limit_and_what_to_do(embedded: Bench) -> None:
+    topic, producer = embedded.topic(), embedded.producer()
+    producer.produce(topic, b"k", bytes(embedded_producer.MAX_MESSAGE_BYTES - 1), timestamp_ms=1)
+    with pytest.raises(InvalidArgumentError, match=r"too large: it has 1048589 .* takes 1048588\. .*Apache Kafka"):
+        producer.produce(topic, b"k", bytes(embedded_producer.MAX_MESSAGE_BYTES), timestamp_ms=1)
 
 
 @pytest.mark.parametrize("commits", [True, False])
