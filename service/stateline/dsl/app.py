@@ -24,6 +24,7 @@ from stateline.model.declared_at import says_where
 from stateline.model.event_time import Extractor, OnInvalid, declared_event_time
 from stateline.model.external_stores import changelog_of, kept_from
 from stateline.model.function_checks import name_of
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.store_definition import GlobalTable, StoreDefinition
 from stateline.model.topic import Topic, checked_name
@@ -41,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @says_where
-class App:
+class App(HintsAtJavaNames):
     """An application. `application_id` prefixes its internal topics, and names its directory and its group.
 
     `config` has settings under their dotted names (``{"processing.guarantee": "exactly_once_v2"}``). A file, the

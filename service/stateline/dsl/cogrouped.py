@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from stateline.dsl.declarations import Declarations
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.model.nodes import OperatorNode, Root
 from stateline.model.windows import AnyWindows
 from stateline.processing.operators import Merge, WithAggregator
@@ -52,7 +53,7 @@ class Merged(NamedTuple, Generic[TableT, WindowedT]):
 
 
 @says_where
-class CogroupedStream(Generic[TableT, WindowedT]):
+class CogroupedStream(HintsAtJavaNames, Generic[TableT, WindowedT]):
     """Several streams with the same keys, for one aggregate. Each has its own aggregator.
 
     Rows are taken in the order of their timestamps, so the input topics need equal partition counts. Rows without a key
@@ -107,7 +108,7 @@ class CogroupedStream(Generic[TableT, WindowedT]):
 
 
 @says_where
-class CogroupedWindows(Generic[WindowedT]):
+class CogroupedWindows(HintsAtJavaNames, Generic[WindowedT]):
     """Several streams for one aggregate by key and window. Tumbling and hopping windows and sessions also take rows
     without a value: the aggregators get None."""
 

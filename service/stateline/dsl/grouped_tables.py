@@ -10,6 +10,7 @@ from stateline import serdes
 from stateline.dsl.declarations import Declarations
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.model.nodes import OperatorNode, Root
 from stateline.model.store_definition import StoreDefinition
 from stateline.model.topic import Topic
@@ -24,7 +25,7 @@ Keep = Callable[..., TableT]
 
 
 @says_where
-class GroupedTable(Generic[TableT]):
+class GroupedTable(HintsAtJavaNames, Generic[TableT]):
     """Aggregates the rows of a table by group, each kept in a store and served under its name. By default the name is
     generated (`Declarations.store_name`). `changelog` has settings of the changelog, for
     `StoreDefinition.with_logging`.

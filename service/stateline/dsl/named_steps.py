@@ -6,11 +6,12 @@ from typing import Self
 
 from stateline.dsl.declarations import Declarations
 from stateline.model.declared_at import says_where
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.model.nodes import OperatorNode, Root
 
 
 @says_where
-class NamedStep:
+class NamedStep(HintsAtJavaNames):
     """The result of a step, which may have a name."""
 
     _declarations: Declarations

@@ -29,6 +29,7 @@ from stateline.dsl.windowed_stores import windowed_store
 from stateline.dsl.wrong_kinds import wrong_kind
 from stateline.model.declared_at import says_where
 from stateline.model.function_checks import check_function
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.model.join_windows import JoinWindows
 from stateline.model.nodes import OperatorNode, Root
 from stateline.model.store_definition import GlobalTable, StoreDefinition
@@ -280,7 +281,7 @@ class Stream(StreamSteps):
 
 
 @says_where
-class GroupedStream:
+class GroupedStream(HintsAtJavaNames):
     """Aggregates by key, each kept in a store and served under its name. By default the name is generated
     (`Declarations.store_name`). `changelog` has settings of the changelog, for `StoreDefinition.with_logging`.
 
@@ -443,7 +444,7 @@ class SuppressedTable(NamedStep):
 
 
 @says_where
-class WindowedStream:
+class WindowedStream(HintsAtJavaNames):
     """Aggregates by key and window, each kept in a store like those of `GroupedStream`.
 
     Rows without a key, and rows too late for their window, are left out and counted. Sliding windows also leave out

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from stateline.model.declared_at import says_where
+from stateline.model.java_names import HintsAtConstructor
 from stateline_store import InvalidArgumentError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -14,7 +15,7 @@ _NONE = timedelta(0)
 
 @says_where
 @dataclass(frozen=True, slots=True)
-class JoinWindows:
+class JoinWindows(metaclass=HintsAtConstructor):
     """A row of the left stream meets rows of the right one from `before` earlier to `after` later, both included.
     Both are `difference` unless given. Either may be negative, as long as the span is not empty.
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from stateline.model.declared_at import says_where
+from stateline.model.java_names import HintsAtConstructor
 from stateline_store import InvalidArgumentError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -21,7 +22,7 @@ FOREVER_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(metaclass=HintsAtConstructor):
     """`grace` is how late a record may come after the end of its window."""
 
     grace: timedelta = field(default=_NONE, kw_only=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from stateline.model.java_names import HintsAtJavaNames
 from stateline.processing.clock import MACHINE_CLOCK, Clock
 from stateline_store.task_id import TaskId
 
@@ -21,8 +24,12 @@ class TaskContext:
     is_used: bool = False
 
 
-class ProcessorContext:
+class ProcessorContext(HintsAtJavaNames):
     """One function's, in one task. Use it on the worker's thread, while the function runs."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "schedule": "declare a function of its own with @app.punctuate(every=…, on=…, stores=[…])"
+    }
 
     def __init__(self, task: TaskContext) -> None:
         task.is_used = True

@@ -1,0 +1,43 @@
+"""Says what a method is called here to one who calls it by its name in Java, as `mapValues` for `map_values`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar
+
+_CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")
+
+
+def python_name(name: str) -> str:
+    """Return a name of Java's as Python writes it."""
+    return _CAPITAL.sub("_", name).lower()
+
+
+class HintsAtJavaNames:
+    """A class whose methods are those of Kafka Streams. `_elsewhere`: for methods of Java's that are not here, by their
+    names, the cure."""
+
+    __slots__ = ()
+    _elsewhere: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # else mypy would take any attribute to exist
+
+        def __getattr__(self, name: str) -> object:
+            """Raise `AttributeError`. For a name of Java's, it has the one of Python."""
+            found = python_name(name)
+            is_here = found != name and hasattr(type(self), found)
+            cure = self._elsewhere.get(name) or (f"use .{found}" if is_here else "")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{cure and ': ' + cure}", name=name)
+
+
+class HintsAtConstructor(type):
+    """The type of dataclasses that Java makes by methods such as ``TimeWindows.ofSizeWithNoGrace``."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> object:
+            """Raise `AttributeError`. For such a method, it has the call that makes one here."""
+            call = f"{cls.__name__}({', '.join(f'{each.name}=…' for each in fields(cls))})" if name[:2] == "of" else ""
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r}{call and ': use ' + call}", name=name)
