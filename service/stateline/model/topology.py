@@ -47,13 +47,14 @@ class Subtopology:
         """The processors of this source topic, in the order of declaration."""
         return tuple(p for p in self.processors if p.source.name == topic)
 
-    def is_read_by_group(self, topic: str, *, dead_letters: bool) -> bool:
-        """Whether the group's committed offset says where to go on in this topic, and not the tables' own offsets.
+    def is_read_by_group(self, *, dead_letters: bool) -> bool:
+        """Whether the group's committed offsets say where to go on in the source topics, and not the tables' own.
 
-        So it must be when reading a record again would do more than put it into a table again. `dead_letters`: records
-        that cannot be read are written to a topic.
+        So it must be when reading a record again would do more than put it into a table again, and when processors look
+        tables up: their rows must meet a table that is no further than they are. `dead_letters`: records that cannot
+        be read are written to a topic.
         """
-        return bool(self.readers(topic)) or dead_letters
+        return bool(self.processors) or dead_letters
 
     def stores_fed_by(self, topic: str) -> tuple[str, ...]:
         """Names of the stores whose contents, and so whose Position, follow this source topic."""

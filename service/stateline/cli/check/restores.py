@@ -105,7 +105,7 @@ def _read(of: _Asked, partition: int, stored: StoredPart | None) -> _Read | None
         )
         return _Read(start, end, stored is not None)
     start = start_of_table(offset, first, end)
-    if not of.subtopology.is_read_by_group(changelog, dead_letters=of.dead_letters):
+    if not of.subtopology.is_read_by_group(dead_letters=of.dead_letters):
         return _Read(start, end, stored is not None, is_input=True)
     group = log.committed.get(place, first)
     return _Read(start, group if first <= group <= end else first, stored is not None)

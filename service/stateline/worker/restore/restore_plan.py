@@ -166,7 +166,7 @@ def _plan_source(
     source = TopicPartition(topic.name, task.topology.partition)
     tables = [definition.name for definition in task.topology.subtopology.tables(source.topic)]
     resumes = [(table, resume_table(task, table, source, first, end)) for table in tables]
-    if not task.reads_by_group(topic.name):
+    if not task.reads_by_group:
         return min((offset for _, offset in resumes), default=first), []
     start = start_of_group(source, first, end, committed)
     return start, [StoreRestore(restored_store(task, table, source, topic), offset, start) for table, offset in resumes]

@@ -145,7 +145,7 @@ def followed(task: Task, log: Log, admin: Admin, group: str) -> list[StandbyStor
         source = TopicPartition(topic.name, task.topology.partition)
         # If the task reads this topic by its group, a standby's tables of it must not be ahead of the group.
         read_to = max(committed.get(source, 0), bounds[source][0])
-        limit = read_to if task.reads_by_group(source.topic) else None
+        limit = read_to if task.reads_by_group else None
         for table in task.topology.tables[topic.name]:
             at = resume_table(task, table, source, *bounds[source])
             end = ends[source] if limit is None else min(ends[source], limit)

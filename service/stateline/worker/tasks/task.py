@@ -90,9 +90,9 @@ class Task:
             raise AssertionError(f"Task {self.id} does not run yet.")
         return self._processing
 
-    def reads_by_group(self, topic: str) -> bool:
-        dead_letters = self.settings.failures.writes_dead_letters
-        return self.topology.subtopology.is_read_by_group(topic, dead_letters=dead_letters)
+    @property
+    def reads_by_group(self) -> bool:
+        return self.topology.subtopology.is_read_by_group(dead_letters=self.settings.failures.writes_dead_letters)
 
     @property
     def staged_bytes(self) -> int:
@@ -211,8 +211,8 @@ class Task:
     def is_as_left(self, committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
         """Return whether no other worker has changed this suspended task. `committed` are the group's offsets of its
         sources, `ends` the ends of its changelogs, with open transactions."""
-        for source in self.topology.sources:
-            if self.reads_by_group(source.topic) and committed.get(source, 0) != self.processing.next_offsets[source]:
+        for source in self.topology.sources if self.reads_by_group else ():
+            if committed.get(source, 0) != self.processing.next_offsets[source]:
                 return False
         return self.marks.are_newest(ends)
 
@@ -245,9 +245,7 @@ class Task:
     def _times_of_tables(self) -> dict[TopicPartition, int]:
         """Return the partition times of topics that are read from their tables' own offsets. The tables keep them."""
         found: dict[TopicPartition, int] = {}
-        for source in self.topology.sources:
-            if self.reads_by_group(source.topic):
-                continue
+        for source in () if self.reads_by_group else self.topology.sources:
             stores = (self.stores.by_name[name] for name in self.topology.tables[source.topic])
             times = [s.committed_offset(PARTITION_TIME) for s in stores if isinstance(s, TransactionalStore)]
             # The table that is furthest behind says where the topic is read from.

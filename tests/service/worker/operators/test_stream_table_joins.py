@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,18 @@ def test_a_repartitioned_stream_gets_as_many_partitions_as_the_table_that_it_is_
     scene.send("rows", [(None, f"k{n}", 100 + n) for n in range(20)])
     scene.work_off()
     assert [row[1] for row in written(scene)] == [pair(f"k{n}", f"t{n}").encode() for n in range(20)]
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+def test_a_table_that_is_ahead_of_the_rows_is_so_after_a_restore_as_well(tmp_path: Path, loses_disk: bool) -> None:
+    app = App("app")
+    table = app.table("table", key=serdes.string, value=serdes.string)
+    app.stream("rows", key=serdes.string, value=serdes.string).join(table, pair).to("out")
+    scene = Scene(app, tmp_path, 1)
+    scene.send("table", [("k", "old", 1), ("k", "new", 10)])
+    scene.work_off()
+    if loses_disk:
+        shutil.rmtree(scene.config.state_dir)
+    scene.send("rows", [("k", "row", 5)])
+    scene.work_off()
+    assert written(scene) == [(b"k", b"row|new", 5)]
