@@ -106,6 +106,11 @@ class Kept:
         trades = self._app.stream(f"{self._prefix}trades", **TEXTS)
         trades.to_table("versions", versioned=_ms(HISTORY_MS))
 
+    def graced(self) -> None:
+        table = self._app.table(f"{self._prefix}versioned", store="versioned", versioned=timedelta(hours=1), **TEXTS)
+        joined = self._events().left_join(table, _joined_or_null, grace=_ms(GRACE_MS), store="graced")
+        joined.to(f"{self._prefix}ours-graced")
+
     def _cogrouped(self) -> CogroupedStream[Table, WindowedTable]:
         odd, rest = self._events().filter(_is_odd), self._events().filter_not(_is_odd)
         return odd.group_by_key().cogroup(partial(_added, "A")).cogroup(rest.group_by_key(), partial(_added, "B"))
@@ -173,7 +178,7 @@ MOVED: dict[str, Callable[[Kept], None]] = {
     "limited": Kept.limited,
 }
 """Operators of an application of their own: as `MovedRows.java`."""
-BY_VERSION: dict[str, Callable[[Kept], None]] = {"versions": Kept.versions}
+BY_VERSION: dict[str, Callable[[Kept], None]] = {"versions": Kept.versions, "graced": Kept.graced}
 """Tables with versions, not there in Java."""
 NOTED = [store for store in STORES if store.startswith("noted")]
 """Stores that a processor fills with values and the headers of their records: as `NotedStores.java`."""
