@@ -4,16 +4,11 @@ A million rows in four partitions, two server processes. Whole rows: at least ha
 `format("statestore")` reads a query's state of as many rows of this size, and than `format("kafka")` reads the topic
 that is the store's changelog. Keys and timestamps alone: at least as fast as Parquet that reads whole rows; against
 Parquet that reads the same two columns, for the record. In turns, into Spark's `noop` sink.
-
-A backup of the same store is read without the servers: at least twice as fast as the snapshot, and faster by two tasks
-than by one.
 """
 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -51,14 +46,6 @@ def with_state(spark: SparkSession, rows: Path, place: Path) -> DataFrame:
     return spark.read.format("statestore").load(str(place)).select("key.key", "value.*")
 
 
-def backed_up(servers: str, state_dir: Path, location: Path) -> None:
-    """Back up the store that the worker has."""
-    settings = {"bootstrap.servers": servers, "state.dir": state_dir, "backup.location": location}
-    given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    line = [sys.executable, "-m", "stateline", "backup", "now", "ingest_app:app", *given]
-    subprocess.run(line, cwd=Path(__file__).parent, check=True, stdout=subprocess.DEVNULL)
-
-
 def compare(spark: SparkSession, servers: str, port: int, place: Path) -> None:
     """Measure and print."""
     with stateline.spark.cut(spark, f"http://127.0.0.1:{port}", [TOPIC]) as cut:
@@ -67,11 +54,8 @@ def compare(spark: SparkSession, servers: str, port: int, place: Path) -> None:
         narrow = ("key", "timestamp")
         files = spark.read.parquet(str(place / "rows"))
         changelog = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", TOPIC)
-        backup = spark.read.format("stateline").option("backup", str(place / "backups")).option("store", TOPIC).load()
         frames = {
             "whole rows": stored,
-            "a backup": backup,
-            "it by one task": backup.coalesce(1),
             "two columns": cut.frame(TOPIC, columns=narrow),
             "Parquet": files,
             "its two columns": files.select(*narrow),
@@ -92,8 +76,6 @@ def compare(spark: SparkSession, servers: str, port: int, place: Path) -> None:
     at_least("a snapshot's rows ÷ those of the changelog by Spark's kafka", ratio("whole rows", "kafka"), 1)
     at_least("keys and timestamps ÷ whole rows of Parquet", ratio("two columns", "Parquet"), 1)
     print(f"keys and timestamps ÷ those of Parquet: {ratio('two columns', 'its two columns'):.2f}")
-    at_least("a backup's rows ÷ a snapshot's over HTTP", ratio("a backup", "whole rows"), 2)
-    at_least("a backup's rows by two tasks ÷ by one", ratio("a backup", "it by one task"), 1.3)
     at_least("a snapshot's rows", statistics.median(rates["whole rows"] for rates in rounds[1:]) / 1e6, 2.5, " M/s")
 
 
@@ -103,7 +85,6 @@ def main() -> None:
         port = stack.enter_context(server(servers, state_dir, {"server.processes": 2}))
         until_ready(port)
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        backed_up(servers, state_dir, place / "backups")
         connector = jars(Path(stateline.spark.__file__).with_name("pom.xml"), "spark-kafka-4.2.0")
         spark = spark_session(
             load_config("bench", environment={}, overrides=[f"state.dir={place}", f"spark.jars={connector}"])

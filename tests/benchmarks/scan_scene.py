@@ -14,9 +14,12 @@ from types import MappingProxyType
 from processes import server_process, until_ready
 from topic import key_of, value
 
+from stateline.backup.location import BackupLocation
+from stateline.backup.writing import BackupWriter
 from stateline.deployment.stores.topology_file import PublishedTopology, publish_topology
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
+from stateline.serde.plain import type_name
 from stateline.worker.files.registration import Registration, socket_path
 from stateline.worker.queries.query_socket import QuerySocket
 from stateline.worker.queries.snapshots import SnapshotMaker
@@ -32,6 +35,10 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
+from stateline_store.clock import now_ms
+from stateline_store.snapshots.backup import Backup, backup_id
+from stateline_store.snapshots.checkpoints import CheckpointPart, link_database
+from stateline_store.snapshots.store_copies import StoreCopy
 
 PARTITIONS = 4
 _SLICE = 10_000
@@ -48,6 +55,7 @@ class Owner:
         self._values = values
         self._directory = StateDirectory(state_dir, app.application_id)
         topology, application = app.topology(), self._directory.application
+        self._topology = topology
         self._stores: dict[tuple[str, int], TransactionalStore] = {}
         for name, definition in topology.stores.items():
             for partition in range(PARTITIONS):
@@ -69,6 +77,27 @@ class Owner:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
+
+    def back_up(self, location: Path) -> None:
+        """Write a backup of the stores to this directory. For the time before anybody asks."""
+        told, parts, linked = {}, [], self._directory.application / "linked"
+        for (name, partition), store in self._stores.items():
+            definition = self._topology.stores[name]
+            database = self._directory.store(f"0_{partition}", name, timestamped=definition.timestamped)
+            directory = f"0_{partition}/{database.name}"
+            (linked / directory).parent.mkdir(parents=True, exist_ok=True)
+            lengths = link_database(database, linked / directory)
+            position = store.position(IsolationLevel.READ_COMMITTED)
+            parts.append(CheckpointPart(name, partition, directory, store.commit_number, 0, position, lengths))
+            told[name] = {
+                "kind": definition.kind, "key_type": type_name(definition.key),
+                "value_type": type_name(definition.value), "retention_ms": definition.retention_ms,
+                "window_size_ms": definition.window_size_ms, "partitions": PARTITIONS,
+            }  # fmt: skip
+        at_ms, copy = now_ms(), StoreCopy.of("here", {}, parts, linked)
+        backup = Backup(backup_id(at_ms), "node", self._topology.application_id, at_ms, "", told, {}, {}, {}, copy)
+        target = BackupLocation(str(location), self._topology.application_id, create=True)
+        BackupWriter(target, "node", 3_600_000, -1).write(backup, linked, threading.Event())
 
     def close(self) -> None:
         """Stop answering, and close the stores."""
@@ -111,11 +140,14 @@ def scene(
     module: str = "scan_app",
     values: Sequence[bytes] = (),
     settings: Mapping[str, object] = MappingProxyType({}),
+    backup: Path | None = None,
 ) -> Iterator[tuple[int, int]]:
     """The port and process of a server with these settings, beside an owner of the module's stores with so many rows,
-    of random values unless told."""
+    of random values unless told. Their backup is in the directory `backup`."""
     owner = Owner(importlib.import_module(module).app, root, rows, values or [value() for _ in range(1000)])
     try:
+        if backup is not None:
+            owner.back_up(backup)
         with server_process("embedded", root, settings, module) as (port, child):
             until_ready(port)
             yield port, child.pid

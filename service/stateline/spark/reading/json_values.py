@@ -7,8 +7,6 @@ no row changes silently. `json_value` is Spark's own `from_json`: lenient, in th
 
 from __future__ import annotations
 
-import io
-from array import array
 from typing import TYPE_CHECKING
 
 from stateline_store.errors import DamagedDataError, InvalidArgumentError
@@ -60,9 +58,8 @@ def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.nulls(0, kind)
     texts = pc.fill_null(texts, "null")  # of changes: deletions
     lines = pc.binary_join_element_wise(f'{{"{_MEMBER}":', texts, "}\n", "")
-    # One list of all lines, from a buffer, because `pa.array` of Python's numbers imports pandas if it is installed.
-    ends = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", [0, len(lines)]))])
-    text = pc.binary_join(pa.ListArray.from_arrays(ends, lines), "")[0].as_buffer()
+    _, ends, data = lines.buffers()  # the lines follow each other
+    text = data.slice(0, memoryview(ends).cast("i")[len(lines)])
     options = pa.json.ParseOptions(
         explicit_schema=pa.schema([(_MEMBER, kind)]),
         newlines_in_values=True,  # text is kept as it was written
@@ -70,7 +67,7 @@ def parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     )
     whole = pa.json.ReadOptions(use_threads=False, block_size=text.size + 1)
     try:
-        found = pa.json.read_json(io.BytesIO(text), read_options=whole, parse_options=options).column(_MEMBER)
+        found = pa.json.read_json(pa.BufferReader(text), read_options=whole, parse_options=options).column(_MEMBER)
     except pa.ArrowInvalid as error:
         raise DamagedDataError(
             f"A value is not of the type that the schema gives ({str(error)[:200]}), type {kind}. Correct the schema; "
