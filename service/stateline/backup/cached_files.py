@@ -30,7 +30,7 @@ from stateline_store.rocksdb.manifest import manifest_path
 from stateline_store.rocksdb.manifest_tables import LiveTable, drop_tables, live_tables
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.backup import Backup
-from stateline_store.snapshots.checkpoints import Checkpoint, CheckpointPart
+from stateline_store.snapshots.checkpoints import Checkpoint
 
 MOST_BYTES = 4 * 1024**3
 """Of all files. Those of readers and of kept parts take their room beyond, until they are closed."""
@@ -61,13 +61,13 @@ class CachedPart:
         """Yield the part, opened with the tables that may have keys in these ranges. It shows all rows in these ranges.
         Other rows may be missing, and deleted ones may show. Once for each part. Raises as `fetch_files` and
         `Checkpoint`."""
-        needed = [each for each in self.live if each.family != 0 or any(map(each.has_keys_in, ranges))]
+        needed = self._needed(ranges)
         (part,) = self.backup.copy.parts
         location, backup = self.location, self.backup
         known = (location.url, backup.application_id, backup.id, backup.node, part.directory, frozenset(needed))
         with _keeping:
             checkpoint = _kept.pop(known, None)
-        checkpoint = checkpoint or self._opened(part, needed)
+        checkpoint = checkpoint or self._opened(needed)
         try:
             yield checkpoint
         finally:
@@ -79,7 +79,15 @@ class CachedPart:
             if surplus is not None:
                 surplus.close()
 
-    def _opened(self, part: CheckpointPart, needed: Sequence[LiveTable]) -> Checkpoint:
+    def open_once(self, ranges: Sequence[KeyRange]) -> Checkpoint:
+        """Return the same, which the caller closes. The process does not keep it."""
+        return self._opened(self._needed(ranges))
+
+    def _needed(self, ranges: Sequence[KeyRange]) -> list[LiveTable]:
+        return [each for each in self.live if each.family != 0 or any(map(each.has_keys_in, ranges))]
+
+    def _opened(self, needed: Sequence[LiveTable]) -> Checkpoint:
+        (part,) = self.backup.copy.parts
         directory = self.folder / part.directory
         _fetch(self.location, self.backup, self.folder, [f"{part.directory}/{each.name}" for each in needed])
         manifest = manifest_path(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 import orjson
 import pyarrow as pa
 
+from stateline.backup.cached_files import cached_part
 from stateline.backup.cut import BackupCut, fetch_part
 from stateline.backup.location import BackupLocation
+from stateline.client.requests import key_text
 from stateline.client.sql import installed
 from stateline.rows.arrow_rows import arrow_schema
-from stateline.rows.selection import RowSelection
+from stateline.rows.ranges import possible_ranges
+from stateline.rows.selection import RowSelection, keys_between
 from stateline.rows.snapshot_rows import batches
+from stateline.serde.key_text import key_of_text
 from stateline_store import DoesNotExistError, Position
+from stateline_store.scan import EVERY_KEY, KeyRange
+from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
     from duckdb import DuckDBPyConnection
 
+    from stateline.client.requests import Key
     from stateline.model.store_definition import StoreDefinition
 
 
@@ -92,13 +99,26 @@ class BackupStore:
         told = {b"stateline.backup": self._backup_id, b"stateline.position": orjson.dumps(self.position.to_json())}
         return schema.with_metadata({**schema.metadata, **told})
 
-    def batches(self, partitions: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self,
+        partitions: Sequence[int] | None = None,
+        *,
+        lower: Key | None = None,
+        upper: Key | None = None,
+        prefix: Key | None = None,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of these partitions, or all, one partition after the other, each in the order of a snapshot:
-        key-value stores by stored key. Memory stays bounded. Raises `DoesNotExistError` for an unknown partition."""
+        key-value stores by stored key. Memory stays bounded. Raises `DoesNotExistError` for an unknown partition.
+
+        Yields only the rows of keys from `lower` to `upper`, both included, or with a `prefix`. For a key-value store,
+        it fetches only the tables that may have such keys."""
+        given, serde = (lower, upper, prefix), self.definition.key
+        ends = (None if each is None else key_of_text(serde, key_text(each)) for each in given)
+        wanted = RowSelection(keys=keys_between(*ends))
         for partition in self.partitions if partitions is None else partitions:
             if partition not in self._parts:
                 raise DoesNotExistError(f"{self.name!r} has no partition {partition}: it has {self.partitions}.")
-            yield from self._read(partition)
+            yield from self._read(partition, wanted)
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table."""
@@ -114,15 +134,23 @@ class BackupStore:
         frame: pl.DataFrame = installed("polars").from_arrow(self.to_arrow())
         return frame
 
-    def _read(self, partition: int) -> Iterator[pa.RecordBatch]:
-        backup = self._parts[partition]
-        (part,) = backup.copy.parts
-        with tempfile.TemporaryDirectory(prefix="stateline-backup-") as folder:
-            fetch_part(self._location, backup, Path(folder))
-            with (
-                Checkpoint(Path(folder), part) as checkpoint,
-                closing(batches(checkpoint, self.definition, RowSelection())) as found,
-            ):
-                for batch in found:
-                    if batch.num_rows:
-                        yield batch.replace_schema_metadata(self.schema.metadata)
+    def _read(self, partition: int, wanted: RowSelection) -> Iterator[pa.RecordBatch]:
+        with (
+            tempfile.TemporaryDirectory(prefix="stateline-backup-") as folder,
+            self._opened(self._parts[partition], Path(folder), possible_ranges(self.definition, wanted)) as checkpoint,
+            closing(batches(checkpoint, self.definition, wanted)) as found,
+        ):
+            for batch in found:
+                if batch.num_rows:
+                    yield batch.replace_schema_metadata(self.schema.metadata)
+
+    @contextmanager
+    def _opened(self, backup: Backup, folder: Path, ranges: Sequence[KeyRange]) -> Iterator[Checkpoint]:
+        if ranges == [EVERY_KEY]:
+            (part,) = backup.copy.parts
+            fetch_part(self._location, backup, folder)
+            with Checkpoint(folder, part) as checkpoint:
+                yield checkpoint
+        else:
+            with cached_part(self._location, backup, folder) as found, found.open_once(ranges) as checkpoint:
+                yield checkpoint

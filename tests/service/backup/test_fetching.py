@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateline import InputRecord, StoreView, serdes, stores
+from stateline.backup.cut import find_cut
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, fetch, place
+from stateline.client.backups import BackupStore
 from stateline.dsl.app import App
 from stateline_store import IsolationLevel, RetryLaterError, StateDirectory, StoreContext, TransactionalStore
 from stateline_store.rocksdb.options import Tuning
@@ -35,11 +39,11 @@ def keep_nothing(record: InputRecord, kept: StoreView) -> None:
 
 
 class Noted(BackupLocation):
-    """Notes how many pieces are read, and at most at once. From `limit` pieces on it refuses."""
+    """Notes how many pieces are read, at most at once, and bytes of tables. From `limit` pieces on it refuses."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "app")
-        self.now = self.most = self.pieces = self.refused = 0
+        self.now = self.most = self.pieces = self.refused = self.of_tables = 0
         self.limit = 1_000_000
         self._noting = threading.Lock()
 
@@ -47,6 +51,7 @@ class Noted(BackupLocation):
         with self._noting:
             self.now, self.pieces = self.now + 1, self.pieces + 1
             self.most = max(self.most, self.now)
+            self.of_tables += size if name.endswith(".sst") else 0
             if self.pieces > self.limit:
                 self.refused += 1
                 raise RetryLaterError("It is away.")
@@ -117,6 +122,32 @@ def test_a_byte_that_changed_on_this_disk_comes_again(location: Noted, tmp_path:
     path.write_bytes(content)
     fetched(location, tmp_path / "here")
     assert location.pieces == before + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers"),
+    [
+        ({"lower": "000100", "upper": "000120"}, range(100, 121)),
+        ({"prefix": "0599"}, range(59_900, 60_000)),
+        ({"lower": "060000"}, range(0)),
+        ({"lower": "2", "upper": "1"}, range(0)),
+    ],
+    ids=["range", "prefix", "beyond the last", "empty"],
+)
+def test_a_range_of_keys_fetches_the_tables_that_may_have_them(
+    tmp_path: Path, given: dict[str, Any], numbers: range
+) -> None:
+    chance = random.Random(2)
+    values = [(b"%06d" % n, chance.randbytes(50).hex().encode()) for n in range(60_000)]
+    write_backup(tmp_path / "there", str(tmp_path / "backups"), "kept", {0: values}, MANY_TABLES)
+    location = Noted(str(tmp_path / "backups"))
+    cut = find_cut(location.url)
+    store = BackupStore(location, cut, "kept")
+    rows = [row for batch in store.batches(**given) for row in batch.select(["key", "value"]).to_pylist()]
+    assert [(row["key"].encode(), row["value"].encode()) for row in rows] == [values[number] for number in numbers]
+    tables = sum(size for path, size in cut.manifests[0].copy.files.items() if path.endswith(".sst"))
+    assert location.of_tables < tables / 2
+    assert store.to_arrow().num_rows == len(values)
 
 
 def test_a_location_that_may_only_be_read_is_restored_from(location: Noted, tmp_path: Path) -> None:
