@@ -27,6 +27,7 @@ from stateline.rows.selection import RowSelection, check_times, keys_between
 from stateline.serde.iso_times import epoch_ms, iso_time
 from stateline.serde.key_text import key_of_text, other_spellings
 from stateline.spark.one_line import in_one_line
+from stateline.spark.reading.executor import spare_loaded_code
 from stateline.spark.reading.row_types import RowShape, check_columns, default_schema
 from stateline.spark.reading.source_options import (
     BACKUP_OPTIONS,
@@ -108,6 +109,7 @@ class BackupReader(DataSourceReader):
         from stateline.rows.ranges import possible_ranges
         from stateline.rows.snapshot_rows import batches
 
+        spare_loaded_code()
         with in_one_line(), ExitStack() as stack:
             location = BackupLocation(self._cut.url, self._cut.application_id)
             local = os.environ.get(_LOCAL_DIRECTORIES, "").partition(",")[0]

@@ -24,6 +24,7 @@ from stateline.client.lean.client import LOST, PLANNING_S, PassingError
 from stateline.spark.one_line import in_one_line
 from stateline.spark.reading.change_offsets import OffsetsJson, OffsetSpan, TopicEnds, initial, latest, reached, spans
 from stateline.spark.reading.change_requests import ChangeOptions, batches, offsets, offsets_now
+from stateline.spark.reading.executor import spare_loaded_code
 from stateline.spark.reading.row_types import RowShape, default_schema
 
 # Spark looks every 10 ms. Servers need not be asked so often.
@@ -131,6 +132,7 @@ def change_schema(options: Mapping[str, str]) -> StructType:
 
 
 def _recast(options: ChangeOptions, schema: StructType, span: OffsetSpan) -> Iterator[pa.RecordBatch]:
+    spare_loaded_code()
     columns = tuple(dict.fromkeys([*schema.fieldNames(), "offset"]))
     shape: RowShape | None = None
     with in_one_line(), closing(batches(options, span, columns)) as found:

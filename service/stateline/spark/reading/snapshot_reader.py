@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from stateline.client.lean.client import PLANNING_S, LeanRequest, segment
 from stateline.client.lean.snapshot_rows import PartAddress, splits
 from stateline.spark.one_line import in_one_line
+from stateline.spark.reading.executor import spare_loaded_code
 from stateline.spark.reading.lease import keep_while_driver_lives, renew
 from stateline.spark.reading.row_types import RowShape, check_columns
 from stateline.spark.reading.source_options import SourceOptions, distinct_keys, in_pieces, refuse_both_signs
@@ -101,6 +102,7 @@ class SnapshotReader(DataSourceReader):
     def read(self, partition: RowsPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # as partitions
         from stateline.client.lean.snapshot_rows import batches
 
+        spare_loaded_code()
         server = partition.part.at(self._options.server)
         with in_one_line():
             for query in self._queries(partition.split):
