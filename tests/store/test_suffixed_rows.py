@@ -2,10 +2,12 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stateline_store.reads.session_reads import in_stored_order, stored_order
 from stateline_store.rows.segments import PREFIX
 from stateline_store.rows.suffixed_rows import SuffixedRange, by_key, by_key_down
 from stateline_store.rows.windowed_keys import MAX_TIMESTAMP_MS, SESSION_SUFFIX
@@ -38,3 +40,21 @@ def test_rows_come_by_key_however_keys_begin_with_others_and_wherever_chunks_end
     down = [row[0] for chunk in by_key_down((chunk for chunk in chunks(stored[::-1])), SEGMENT) for row in chunk]
     assert up == wanted == SEGMENT.sorted(stored)
     assert down == wanted[::-1]
+
+
+one_byte = st.sampled_from([b"a", b"\0", b"\xff"])
+times = st.integers(FIRST, LAST)
+
+
+@given(
+    st.sampled_from([keys, one_byte]).flatmap(lambda some: st.sets(st.tuples(some, times, times), max_size=40)),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+    st.booleans(),
+)
+def test_sessions_sort_by_key_then_times_in_one_segment_or_several_and_with_keys_of_any_length(
+    found: set[tuple[bytes, int, int]], segments: int, chance: Random, reverse: bool
+) -> None:
+    stored = [(PREFIX.pack(end % segments) + key + SESSION_SUFFIX.pack(end, start), b"") for key, end, start in found]
+    chance.shuffle(stored)
+    assert in_stored_order(stored, reverse=reverse) == sorted(stored, key=stored_order, reverse=reverse)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import TypeAlias
+from operator import itemgetter
+from typing import TypeAlias, TypeVar
 
 from stateline_store.engines.engine import no_key
 from stateline_store.reads.keyed_scans import scan_key, scan_keys, scan_nothing
@@ -29,6 +30,7 @@ from stateline_store.rows.windowed_keys import (
 from stateline_store.scan import Scan, StoreIterator
 
 _Chunk: TypeAlias = list[tuple[Windowed, bytes]]
+_Stored = TypeVar("_Stored", bound=tuple[bytes, object])
 # The parts of a stored key.
 _KEY, _SUFFIX = slice(PREFIX.size, -SESSION_SUFFIX.size), slice(-SESSION_SUFFIX.size, None)
 _END = slice(-SESSION_SUFFIX.size, -PREFIX.size)
@@ -137,6 +139,21 @@ def stored_order(row: tuple[bytes, object]) -> tuple[bytes, bytes]:
     """Return the sort key of a stored row among the sessions of all keys: that of `session_order`, as bytes."""
     name = row[0]
     return name[_KEY], name[_SUFFIX]
+
+
+def in_stored_order(rows: list[_Stored], *, reverse: bool) -> list[_Stored]:
+    """Sort stored rows by `stored_order`. Rows of one segment with equally long keys take a quarter of its time: their
+    stored keys have the same order."""
+    found = sorted(rows, key=itemgetter(0), reverse=reverse)
+    if len(set(map(len, map(itemgetter(0), found)))) > 1:
+        return sorted(rows, key=stored_order, reverse=reverse)
+    if found and found[0][0][: PREFIX.size] != found[-1][0][: PREFIX.size]:
+        found.sort(key=_behind_segment, reverse=reverse)
+    return found
+
+
+def _behind_segment(row: tuple[bytes, object]) -> bytes:
+    return row[0][PREFIX.size :]
 
 
 def _taken_apart(rows: StoreIterator) -> Generator[_Chunk, None, None]:

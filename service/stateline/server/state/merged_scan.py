@@ -12,6 +12,7 @@ from stateline.query.open_scan import OpenScan, size_of, up_to_bytes
 from stateline.query.values import MAX_RESULT_BYTES, Entry, PartitionAnswer, QueryRows, Rest, ScanQuery
 from stateline.server.wire.turns import let_others_in
 from stateline_store import CursorExpiredError
+from stateline_store.reads.session_reads import in_stored_order, stored_order
 
 # Of one entry, in 64-bit CPython: a tuple of two (56), two bytes headers (33 each), a place in a list (8), and what the
 # allocator rounds up.
@@ -148,7 +149,10 @@ class MergedScan:
         else:
             end = max(ends) if self._reverse else min(ends)
             parts = [_taken(part, _count_until(part.entries, self._key, end, self._reverse)) for part in live]
-        return sorted(chain.from_iterable(parts), key=self._key, reverse=self._reverse)
+        rows: list[Any] = list(chain.from_iterable(parts))
+        if self._key is stored_order:
+            return in_stored_order(rows, reverse=self._reverse)
+        return sorted(rows, key=self._key, reverse=self._reverse)
 
     @property
     def held_bytes(self) -> int:
