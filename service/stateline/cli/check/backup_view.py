@@ -37,7 +37,7 @@ def look_at_backups(
 
 
 def _lacking(topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView) -> list[str]:
-    committed = {place for place, stored in disk.stored.items() if stored.position or stored.approximate_entries}
+    committed = {place for place, stored in disk.stored.items() if stored.position}
     found = list[str]()
     for subtopology in topology.subtopologies:
         sources = {topic.name for topic in subtopology.sources}

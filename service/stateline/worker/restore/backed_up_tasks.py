@@ -1,5 +1,5 @@
-"""Tasks that begin with their stores from a backup (``backup.location``), because this node has none of them. A task
-that was a standby here lacks only its stores without a changelog.
+"""Tasks that begin with their stores from a backup (``backup.location``), because this node has none of them. Of a
+former standby, the stores without a changelog are missing.
 
 A task that the group gives to this worker is looked up in the backups before it is opened. Threads fetch its files,
 while the worker processes other tasks and stays in its group. Then the task is opened as any other: it reads each
@@ -56,10 +56,10 @@ from stateline_store import (
     StateDirectory,
     StoreContext,
     TopologyError,
-    TransactionalStore,
 )
 from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup
+from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
@@ -226,29 +226,24 @@ class BackedUpTasks:
 
 
 def needs_backup(task: Task, topology: Topology) -> bool:
-    """Return whether a store without a changelog of this open task is new here."""
+    """Return whether a store without a changelog of this open task was never committed here."""
     stores = (task.stores.by_name[name] for name in unlogged_stores(topology, str(task.id)))
-    return any(isinstance(store, TransactionalStore) and _is_new(store) for store in stores)
-
-
-def _is_new(store: TransactionalStore) -> bool:
-    """Return whether nobody ever put anything. Rows of Kafka Streams have no commit."""
-    return store.commit_number == 0 and store.is_empty()
+    return any(isinstance(store, CommittedStore) and store.commit_number == 0 for store in stores)
 
 
 def _is_missing(definition: StoreDefinition, directory: StateDirectory, task_id: str) -> bool:
-    """Return whether this store of a locked task is new here. Deletes its empty files then."""
+    """Return whether this store of a locked task was never committed here. Deletes its empty files then."""
     own = directory.store(task_id, definition.name, timestamped=definition.timestamped)
     found = [place for place in store_places(directory, task_id, definition.name) if place.exists()]
     if found != [own]:
         return not found  # other files are for its opening to judge
     store = definition.build()
-    assert isinstance(store, TransactionalStore)
+    assert isinstance(store, CommittedStore)
     try:
         store.init(StoreContext(task_id, directory.task(task_id), types=definition.types))
     except (DamagedDataError, TopologyError):
         return False  # its opening says so
-    is_new = _is_new(store)
+    is_new = store.commit_number == 0
     store.close()
     if is_new:
         store.wipe()
