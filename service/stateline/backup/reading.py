@@ -30,7 +30,7 @@ from stateline_store import (
     TopicPartition,
 )
 from stateline_store.clock import now_ms
-from stateline_store.files.directory import STORES
+from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup, settled, task_of
 from stateline_store.snapshots.checkpoints import Checkpoint
 from stateline_store.snapshots.store_copies import CopyDirectory, Declared
@@ -151,16 +151,14 @@ def place(
     stopped: Event | None = None,
 ) -> int | None:
     """Fetch the stores of this task, and move them into its directory here in one step. `ids` are the ids of its topics
-    now, `instance` is the worker that fetches, if one does. Returns the bytes; None if the task has one of them
-    already, or they were made from other topics.
+    now, `instance` is the worker that fetches, if one does. Returns the bytes; None if the task has stores already, or
+    they were made from other topics.
 
     Raises as `fetch`, and `LockedError` while another process has the task."""
     arriving, task = CopyDirectory(directory.application, task_id, instance), directory.task(task_id)
-    stores = [task / STORES / Path(part.directory).name for part in backup.of_task(task_id).copy.parts]
-    is_there = any(store.exists() for store in stores)
-    size = 0 if is_there else fetch(location, backup, task_id, topology, arriving, stopped)
+    size = 0 if has_stores(task) else fetch(location, backup, task_id, topology, arriving, stopped)
     with directory.lock_task(task_id):
-        if not is_there and arriving.place(task, ids):
+        if not has_stores(task) and arriving.place(task, ids):
             return size
     arriving.remove()
     return None

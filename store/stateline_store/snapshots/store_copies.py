@@ -164,8 +164,8 @@ class CopyDirectory:
         Returns whether there was a copy of these topics.
 
         Returns False, and moves nothing, if one of the stores exists already. A task without stores gets all of them in
-        one step: a crash leaves all or none. If it has other stores, each copied store moves by itself, and a crash may
-        leave some here. The next owner reads their changelogs. Without a changelog, it fetches them again.
+        one step: a crash leaves all or none. If it has other stores, each copied store moves by itself: for stores
+        with a changelog alone, because a crash may leave some of them here.
         """
         copy = self._known()
         is_whole = copy is not None and (self.path / _WHOLE).exists()

@@ -21,7 +21,7 @@ from stateline.worker.loop.worker import Worker
 from stateline.worker.restore.backed_up_tasks import BackedUpTasks
 from stateline.worker.tasks.task import Task
 from stateline.worker.tasks.task_settings import TaskSettings
-from stateline_store import NotPresentError, RetryLaterError, StateDirectory
+from stateline_store import NotPresentError, RetryLaterError
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 from support.run.patience import HANGING_S
 
@@ -125,17 +125,3 @@ def test_a_task_that_comes_back_is_fetched_again_when_its_stopped_fetch_has_ende
         assert (task.directory / "rocksdb" / "quiet").exists()
         fetched.close()
         worker.leave()
-
-
-def test_a_task_that_another_process_has_waits_for_it_and_then_takes_the_backup(config: Config, tmp_path: Path) -> None:
-    with (
-        closing(EmbeddedLog(tmp_path / "log.db")) as log,
-        closing(Stores(keeping(), config, tmp_path / "more")) as stored,
-    ):
-        lock = StateDirectory(config.state_dir, "app").lock_task("0_0")
-        with running(keeping(), config, log) as worker:
-            eventually(lambda: bool(worker.tasks.all), "it is given the task")
-            time.sleep(0.5)
-            assert not stored.rows("quiet", 1)
-            lock.release()
-            eventually(lambda: len(stored.rows("quiet", 1)) == KEYS, "the backup's rows are here")

@@ -1,4 +1,4 @@
-"""Look up which backups a start would take, for stores that have no commits here, and whose rows no changelog has."""
+"""Look up which backups a start would take, for tasks without stores here whose rows no changelog has."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ def look_at_backups(
     topology: Topology, partitions: Mapping[int, int], config: Config, disk: DiskView, log: LogView
 ) -> tuple[dict[tuple[str, str], Position], list[Finding]]:
     """Return the Position of each store without a changelog that a backup brings to this disk, by store and task, and
-    what is said of it. Reads manifests, and only if a task that has processed input has such a store without
-    commits here."""
+    what is said of it. Reads manifests, and only if a task that has processed input has such stores and no files
+    here."""
     lacking = _lacking(topology, partitions, disk, log)
     if config.backup_location is None or not lacking:
         return {}, []
     try:
-        return _found(topology, lacking, BackupLocation.of(config), disk, log)
+        return _found(topology, lacking, BackupLocation.of(config), log)
     except (StatelineError, OSError) as error:
         why = f"backup.location was not looked at: {error} It may have rows of tasks {', '.join(lacking)}."
         return {}, [Finding("warning", why)]
 
 
 def _lacking(topology: Topology, partitions: Mapping[int, int], disk: DiskView, log: LogView) -> list[str]:
-    committed = {place for place, stored in disk.stored.items() if stored.position}
-    found = list[str]()
+    here, found = {task for _, task in disk.stored}, list[str]()
     for subtopology in topology.subtopologies:
         sources = {topic.name for topic in subtopology.sources}
         processed = {place.partition for place in log.committed if place.topic in sources}
         for number in sorted(processed & {*range(partitions.get(subtopology.ordinal, 0))}):
             task = str(subtopology.task_id(number))
-            if any((name, task) not in committed for name in unlogged_stores(topology, task)):
+            if unlogged_stores(topology, task) and task not in here:
                 found.append(task)
     return found
 
 
 def _found(
-    topology: Topology, lacking: Collection[str], location: BackupLocation, disk: DiskView, log: LogView
+    topology: Topology, lacking: Collection[str], location: BackupLocation, log: LogView
 ) -> tuple[dict[tuple[str, str], Position], list[Finding]]:
     ids = {name: info.topic_id for name, info in log.topics.items()}
     positions: dict[tuple[str, str], Position] = {}
@@ -65,9 +64,7 @@ def _found(
                 positions |= {(part.store, task): part.position for part in own if part.store in unlogged}
         if len(used) == len(lacking):
             break
-    here = {task for _, task in disk.stored}
-    how = {task: "take its stores without a changelog" if task in here else "start here" for task in used}
-    told = [Finding("note", f"Task {task} would {how[task]} from the backup {at}.") for task, at in used.items()]
+    told = [Finding("note", f"Task {task} would start here from the backup {at}.") for task, at in used.items()]
     without = [task for task in lacking if task not in used]
     if without:
         why = f"None of the newest {_MOST_READ} backups fits these tasks: {', '.join(without)}."

@@ -284,7 +284,7 @@ class _Stores:
     def position(self, store: str) -> Position:
         task = str(self.subtopology.task_id(self.partition))
         stored = self.disk.stored.get((store, task))
-        own = (stored and stored.position) or self.backed_up.get((store, task), Position())
+        own = self.backed_up.get((store, task), Position()) if stored is None else stored.position
         changelog = self.topology.stores[store].changelog(self.topology.application_id)
         in_changelog = None if changelog is None else self.log.positions.get(TopicPartition(changelog, self.partition))
         return own if in_changelog is None else own.merge(in_changelog)

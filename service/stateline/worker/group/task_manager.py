@@ -178,11 +178,11 @@ class TaskManager:
         """Open it, unless another process holds its directory: the task waits then. A former standby is open."""
         if task.taken_over_s is not None:
             return True
+        if not self._backed_up.is_ready(task, self._topics.ids):
+            self._fetching.add(task.id)
+            return False
+        self._fetching.discard(task.id)
         try:
-            if not self._backed_up.is_ready(task, self._topics.ids):
-                self._fetching.add(task.id)
-                return False
-            self._fetching.discard(task.id)
             task.open()
         except LockedError as error:
             if task.id not in self._locked_since:

@@ -1,5 +1,4 @@
-"""Tasks that begin with their stores from a backup (``backup.location``), because this node has none of them. Of a
-former standby, the stores without a changelog are missing.
+"""Tasks that begin with their stores from a backup (``backup.location``), because this node has none of them.
 
 A task that the group gives to this worker is looked up in the backups before it is opened. Threads fetch its files,
 while the worker processes other tasks and stays in its group. Then the task is opened as any other: it reads each
@@ -11,9 +10,8 @@ of this worker continues with its files.
 
 | the task                                      | is opened                                               |
 |-----------------------------------------------|---------------------------------------------------------|
-| has stores on this disk, or nothing to fetch  | at once, if each store without a changelog was          |
-|                                               | committed here. A standby commits none                  |
-| has a backup                                  | when the missing files are here, checked and placed     |
+| has stores on this disk, or nothing to fetch  | at once                                                 |
+| has a backup                                  | when the files are here, checked and placed             |
 | has none, a damaged one, or one of a topic    | when that is known; the next older backup is tried      |
 | that was created again                        | first                                                   |
 | has stores without a changelog, and the       | when the location answers: it asks again after a pause. |
@@ -25,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import NamedTuple
@@ -40,11 +38,8 @@ from stateline.backup.declared_parts import (
 )
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, declared, place, tasks
-from stateline.deployment.stores.discarding import store_places
 from stateline.deployment.stores.resets import Reset, without_stale
 from stateline.model.internal_topics import ConfiguredTopics
-from stateline.model.store_definition import StoreDefinition
-from stateline.model.topology import Topology
 from stateline.worker.context import WorkerContext
 from stateline.worker.tasks.task import Task
 from stateline_store import (
@@ -53,13 +48,10 @@ from stateline_store import (
     LockedError,
     NewerFormatError,
     RetryLaterError,
-    StateDirectory,
-    StoreContext,
     TopologyError,
 )
 from stateline_store.files.directory import has_stores
 from stateline_store.snapshots.backup import Backup
-from stateline_store.stores.committed_store import CommittedStore
 from stateline_store.task_id import TaskId
 
 _log = logging.getLogger(__name__)
@@ -91,7 +83,7 @@ class BackedUpTasks:
 
     def is_ready(self, task: Task, ids: Mapping[str, str]) -> bool:
         """Whether the task may be opened now. If not, its files are on the way: ask again. `ids` are the topic ids
-        now. Raises `LockedError` while another process has the task, and then may be asked again too."""
+        now."""
         if self._location is None or task.id in self._looked_at:
             return True
         if task.id in self._fetching and self._fetching[task.id].stopped.is_set():
@@ -99,8 +91,7 @@ class BackedUpTasks:
                 return False  # both would write the same files
             del self._fetching[task.id]
         if task.id not in self._fetching:
-            names = unlogged_stores if has_stores(task.directory) else declared
-            if not names(self._topology, str(task.id)):
+            if has_stores(task.directory) or not declared(self._topology, str(task.id)):
                 return self._has_looked_at(task.id)
             if time.monotonic() < self._refused.get(task.id, (0.0, 0.0))[0]:
                 return False
@@ -110,7 +101,15 @@ class BackedUpTasks:
             self._fetching[task.id] = _Fetch(running, stopped)
         if not self._fetching[task.id].running.done():
             return False
-        return self._is_settled(task.id, self._fetching.pop(task.id).running.exception())
+        error = self._fetching.pop(task.id).running.exception()
+        if isinstance(error, _NotYetError):
+            pause_s = min(2 * self._refused.get(task.id, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
+            self._refused[task.id] = time.monotonic() + pause_s, pause_s
+            _log.warning("Task %s waits for its backup and asks again in %g s: %s", task.id, pause_s, error)
+            return False
+        if error is not None:
+            _log.error("Task %s is read from its changelogs alone", task.id, exc_info=error)
+        return self._has_looked_at(task.id)
 
     def forget(self, task_id: TaskId) -> None:
         """The worker has lost this task. Stop its fetch, without waiting. Its files stay for a later one."""
@@ -126,86 +125,46 @@ class BackedUpTasks:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
-    def _is_settled(self, task_id: TaskId, error: BaseException | None) -> bool:
-        """Whether the task may be opened after a fetch that ended with this error. Raises `LockedError`."""
-        if isinstance(error, _NotYetError):
-            pause_s = min(2 * self._refused.get(task_id, (0.0, _FIRST_PAUSE_S / 2))[1], _LONGEST_PAUSE_S)
-            self._refused[task_id] = time.monotonic() + pause_s, pause_s
-            _log.warning("Task %s waits for its backup and asks again in %g s: %s", task_id, pause_s, error)
-            return False
-        if isinstance(error, LockedError):
-            raise error
-        if error is not None:
-            _log.error("Task %s is read from its changelogs alone", task_id, exc_info=error)
-        return self._has_looked_at(task_id)
-
     def _has_looked_at(self, task_id: TaskId) -> bool:
         self._looked_at.add(task_id)
         self._refused.pop(task_id, None)
         return True
 
     def _fetch(self, location: BackupLocation, task_id: str, ids: Mapping[str, str], stopped: Event) -> None:
-        """Place the missing stores of the newest usable backup, if there is one. Raises `_NotYetError`, and
-        `LockedError` while another process has the task."""
-        unlogged = unlogged_stores(self._topology, task_id)
+        """Place the stores of the newest usable backup, if there is one. Raises `_NotYetError`."""
+        unlogged, seen = ", ".join(unlogged_stores(self._topology, task_id)), 0
         try:
-            missing = self._missing(task_id)
-            unlogged = [name for name in unlogged if name in missing]
-            seen = self._place_newest(location, task_id, missing, ids, stopped)
+            for whole in backups(location):
+                backup = without_stale(as_declared(whole, self._topology), self.reset)
+                seen += task_id in tasks(backup)
+                fits = task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids)
+                if stopped.is_set():
+                    return
+                if fits and self._placed(location, backup, task_id, ids, stopped):
+                    if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
+                        _log.info("Task %s: %s", task_id, why)
+                    return
             since = "" if self.reset is None else " since it was reset"
             why = f"{location.url} has {'no usable' if seen else 'no'} backup of it{since}"
-        except LockedError:
-            raise
+        except LockedError as error:
+            raise _NotYetError(str(error)) from error  # that process may place them
         except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk
-            if unlogged and not stopped.is_set():
+            if stopped.is_set():
+                return
+            if unlogged:
                 raise _NotYetError(
-                    f"{error} Only a backup has the rows of {', '.join(unlogged)}, without a changelog. To start "
-                    "without these rows, unset backup.location."
+                    f"{error} Only a backup has the rows of {unlogged}, without a changelog. To start without these "
+                    "rows, unset backup.location."
                 ) from error
-            seen, why = 0, str(error)
-        if seen is None or stopped.is_set():
-            return
+            why = str(error)
         _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
         if unlogged and seen:
-            names = ", ".join(unlogged)
-            _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, names)
-
-    def _place_newest(
-        self, location: BackupLocation, task_id: str, missing: Collection[str], ids: Mapping[str, str], stopped: Event
-    ) -> int | None:
-        """Place these stores of the newest usable backup. Returns how many backups have them, if none can be used. None
-        if they were placed, or nothing is missing."""
-        seen = 0
-        if not missing:
-            return None
-        for whole in backups(location):
-            known = without_stale(as_declared(whole, self._topology), self.reset).of_task(task_id)
-            backup = known.of_parts([part for part in known.copy.parts if part.store in missing])
-            seen += task_id in tasks(backup)
-            if stopped.is_set():
-                break
-            fits = task_id in tasks(backup) and not replaced_topics(backup, task_id, self._topology, ids)
-            if fits and self._placed(location, backup, task_id, ids, stopped):
-                if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
-                    _log.info("Task %s: %s", task_id, why)
-                return None
-        return seen
-
-    def _missing(self, task_id: str) -> Collection[str]:
-        """Return the stores to fetch: all if the task has none here, else those without a changelog that were never
-        committed here, as of a standby. Deletes their empty files. Raises `LockedError` while another process has the
-        task."""
-        task = self._directory.task(task_id)
-        if not has_stores(task):
-            return declared(self._topology, task_id)
-        with self._directory.lock_task(task_id):
-            stores = [self._topology.stores[name] for name in unlogged_stores(self._topology, task_id)]
-            return [store.name for store in stores if _is_missing(store, self._directory, task_id)]
+            _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, unlogged)
 
     def _placed(
         self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str], stopped: Event
     ) -> bool:
-        began_s, is_begun = time.monotonic(), has_stores(self._directory.task(task_id))
+        began_s = time.monotonic()
         try:
             taken, partly = without_forgotten(backup, task_id, self._topology, self._configured)
             made_of = made_from(taken, task_id, self._topology, ids)
@@ -217,38 +176,11 @@ class BackedUpTasks:
         if size is None:
             return False
         took_s = time.monotonic() - began_s
-        names = ", ".join(sorted({part.store for part in taken.copy.parts}))
-        how = f"takes {names} from" if is_begun else "begins with"
-        _log.info("Task %s %s the backup %s: %d bytes in %.1f s", task_id, how, backup.id, size, took_s)
+        _log.info("Task %s begins with the backup %s: %d bytes in %.1f s", task_id, backup.id, size, took_s)
         if partly:
             _log.warning("Task %s: %s", task_id, partly)
         return True
 
 
-def needs_backup(task: Task, topology: Topology) -> bool:
-    """Return whether a store without a changelog of this open task was never committed here."""
-    stores = (task.stores.by_name[name] for name in unlogged_stores(topology, str(task.id)))
-    return any(isinstance(store, CommittedStore) and store.commit_number == 0 for store in stores)
-
-
-def _is_missing(definition: StoreDefinition, directory: StateDirectory, task_id: str) -> bool:
-    """Return whether this store of a locked task was never committed here. Deletes its empty files then."""
-    own = directory.store(task_id, definition.name, timestamped=definition.timestamped)
-    found = [place for place in store_places(directory, task_id, definition.name) if place.exists()]
-    if found != [own]:
-        return not found  # other files are for its opening to judge
-    store = definition.build()
-    assert isinstance(store, CommittedStore)
-    try:
-        store.init(StoreContext(task_id, directory.task(task_id), types=definition.types))
-    except (DamagedDataError, TopologyError):
-        return False  # its opening says so
-    is_new = store.commit_number == 0
-    store.close()
-    if is_new:
-        store.wipe()
-    return is_new
-
-
 class _NotYetError(RetryLaterError):
-    """The location or the disk refuses, and only a backup has rows of this task."""
+    """Another process has the task, or the location or the disk refuses and only a backup has rows of this task."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from stateline.query.values import HostedPartition
 from stateline.worker.context import WorkerContext
-from stateline.worker.restore.backed_up_tasks import needs_backup
 from stateline.worker.restore.changelog_follower import ChangelogFollower
 from stateline.worker.standbys.copied_tasks import CopiedTasks
 from stateline.worker.standbys.standby_store import StandbyStore, followed
@@ -178,10 +177,6 @@ class StandbyTasks:
             return None
         if not found.is_upgraded and found.task.stores.formats.may_serve_plain:
             _log.info("Task %s is taken over before its timestamped files are complete: its plain ones serve", task_id)
-            found.task.close()
-            return None
-        if self._context.config.backup_location and needs_backup(found.task, self._context.topology):
-            _log.info("Task %s is opened again: only a backup has the rows of its stores without a changelog", task_id)
             found.task.close()
             return None
         reached("standby:let-go")
