@@ -60,6 +60,11 @@ class Difference:
         """What Java has not."""
         return [entry for entry in self.ours.entries if entry not in self.java.entries]
 
+    @property
+    def before(self) -> range:
+        """The offsets before this Position that were uncommitted with it, and more."""
+        return range(max(self.ours.offset - _UNCOMMITTED_AT_MOST, 0), self.ours.offset)
+
     def have_expired(self, entries: Entries, stream_time_ms: int) -> bool:
         """Whether the store no longer shows any of these windows or sessions at this stream time."""
         if self.question.store == "tumbling":
@@ -83,8 +88,17 @@ def _has_the_versions_of_the_commit_before(it: Difference) -> bool:
     if it.question.store != "versioned":
         return False
     key, theirs = it.question.words[1], it.in_history(it.java.entries)
-    earlier = range(max(it.ours.offset - _UNCOMMITTED_AT_MOST, 0), it.ours.offset)
-    return any(theirs == it.in_history(it.sides.versions(key, offset)) for offset in earlier)
+    return any(theirs == it.in_history(it.sides.versions(key, offset)) for offset in it.before)
+
+
+def _mixes_two_positions(it: Difference) -> bool:
+    """A READ_UNCOMMITTED answer of a versioned store may mix the versions of its Position and of an earlier one: it
+    reads the newest version and the segments one after the other."""
+    if it.question.store != "versioned" or it.level is not _UNCOMMITTED:
+        return False
+    theirs, ours = ({*it.in_history(each.entries)} for each in (it.java, it.ours))
+    found = ({*it.in_history(it.sides.versions(it.question.words[1], offset))} for offset in it.before)
+    return any(theirs <= then | ours and then & ours <= theirs for then in found)
 
 
 def _shows_old_versions(it: Difference) -> bool:
@@ -132,6 +146,7 @@ KNOWN: dict[str, Callable[[Difference], bool]] = {
         _expires_early,
         _shows_old_versions,
         _has_the_versions_of_the_commit_before,
+        _mixes_two_positions,
         _ignores_the_upper_bound,
         _reads_ahead,
         _forgot_stream_time,
