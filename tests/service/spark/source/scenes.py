@@ -112,6 +112,11 @@ def read(session: SparkSession, url: str, store: str, **options: Any) -> DataFra
     return reader(session, url, store, **options).load()
 
 
+def snapshots(client: httpx.Client) -> dict[str, int]:
+    """When the lease of each snapshot of the server ends, in ms, by the snapshot's id."""
+    return {each["id"]: each["expires_at"] for each in client.get("/v1/snapshots").json()["snapshots"]}
+
+
 def rows(frame: DataFrame) -> list[Row]:
     """The rows as `Kinds.expected` has them: times in milliseconds, values parsed."""
     return [{name: _plain(name, value) for name, value in row.asDict().items()} for row in frame.collect()]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from service.spark.source.scenes import read
+from service.spark.source.scenes import read, snapshots
 from service.spark.source.test_source_options import options
 from stateline.spark.reading import lease
 from stateline.spark.reading.lease import shared_pin
@@ -29,11 +29,6 @@ def few(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
     with http_server(state_dir, "server.snapshots.max=4", f"server.snapshot.ttl.max.ms={LONG}000") as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
-
-
-def snapshots(client: httpx.Client) -> dict[str, int]:
-    """When the lease of each ends."""
-    return {each["id"]: each["expires_at"] for each in client.get("/v1/snapshots").json()["snapshots"]}
 
 
 @pytest.fixture(autouse=True)

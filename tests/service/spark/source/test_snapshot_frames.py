@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import stateline.spark
-from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows
+from service.spark.source.scenes import STORES, Kinds, as_counted, read, reader, rows, snapshots
 from stateline.spark import json_value
 from support.processes.query_server import OwningWorker
 
@@ -59,13 +59,13 @@ def test_a_frame_is_of_one_state_however_often_it_is_read(
     worker.put_all({f"pin-{n}": n for n in range(20)})
     worker.commit()
     frame = read(session, str(client.base_url), "aircraft", prefix="pin-")
-    before = len(client.get("/v1/snapshots").json()["snapshots"])
+    before = snapshots(client).keys()
     assert frame.count() == 20
     worker.put_all({f"pin-{n}": n for n in range(20, 30)})
     worker.commit()
     assert frame.count() == 20
     assert frame.alias("a").join(frame.alias("b"), "key").count() == 20
-    assert len(client.get("/v1/snapshots").json()["snapshots"]) == before + 1, "one for all scans"
+    assert len(snapshots(client).keys() - before) == 1, "one for all scans"
     assert read(session, str(client.base_url), "aircraft", prefix="pin-").count() == 30
 
 
@@ -147,10 +147,10 @@ def test_an_existing_snapshot_is_read_and_left_as_it_is(session: SparkSession, k
 
 
 def test_frames_of_one_pin_are_of_one_cut(session: SparkSession, kinds: Kinds) -> None:
-    before = len(kinds.client.get("/v1/snapshots").json()["snapshots"])
+    before = snapshots(kinds.client).keys()
     for store in ("plain", "visits"):
         assert read(session, kinds.url, store, pin="both", stores="visits,plain").count() > 0
-    assert len(kinds.client.get("/v1/snapshots").json()["snapshots"]) == before + 1
+    assert len(snapshots(kinds.client).keys() - before) == 1
 
 
 @pytest.mark.parametrize(

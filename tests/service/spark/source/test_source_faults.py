@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows
+from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows, snapshots
 from stateline.client.lean.client import Failover, LeanClient, LeanRequest, PassingError
 from stateline.client.lean.snapshot_rows import RowsQuery, batches
 from stateline.spark.reading.lease import is_kept, renew
@@ -379,10 +379,10 @@ def test_how_long_a_lease_lasts_is_judged_by_the_servers_clock(
 
 
 def test_a_plain_frame_has_its_lease_kept(session: SparkSession, kinds: Kinds) -> None:
-    before = {each["id"] for each in kinds.client.get("/v1/snapshots").json()["snapshots"]}
+    before = snapshots(kinds.client).keys()
     frame = read(session, kinds.url, "plain", ttl_s=20)
     assert as_counted(rows(frame)) == as_counted(kinds.expected("plain"))
-    (made,) = [s for s in kinds.client.get("/v1/snapshots").json()["snapshots"] if s["id"] not in before]
-    path = f"/v1/snapshots/{made['id']}"
-    wait_until(lambda: kinds.client.get(path).json()["expires_at"] > made["expires_at"] + 2_000)
+    ((made, expires_at),) = [item for item in snapshots(kinds.client).items() if item[0] not in before]
+    path = f"/v1/snapshots/{made}"
+    wait_until(lambda: kinds.client.get(path).json()["expires_at"] > expires_at + 2_000)
     assert frame.count() == len(kinds.expected("plain"))
