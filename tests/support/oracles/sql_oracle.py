@@ -32,6 +32,7 @@ _ARROW = {
     "TIMESTAMPTZ": pa.timestamp("ms", "UTC"),
     COLUMNS["models"][1]: pa.struct([("n", pa.int64()), ("city", pa.utf8()), ("tags", pa.list_(pa.utf8()))]),
 }
+_KEPT = 4
 _HEADERS = pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())]))
 
 
@@ -40,7 +41,7 @@ class SqlTables:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._at: dict[int, SqlOracle] = {}
+        self._at: dict[int, list[SqlOracle]] = {}
 
     def answer(self, statement: Statement, offsets: Mapping[str, Offsets]) -> list[list[Any]]:
         """Return the rows of the statement as JSON has them. `offsets` are those of each table."""
@@ -69,9 +70,13 @@ class SqlTables:
         connection.execute(f'CREATE TABLE "{table}" AS SELECT {cast} FROM given')
 
     def _of(self, partition: int, offset: int) -> SqlOracle:
-        oracle = self._at.get(partition)
-        if oracle is None or oracle.offset > offset:
-            oracle = self._at[partition] = SqlOracle()
+        """Return the stores of a partition at an offset. Some are kept, since offsets go back a little now and then: a
+        table's commit is behind another's, and a node behind another."""
+        kept = self._at.setdefault(partition, [])
+        oracle = max((each for each in kept if each.offset <= offset), key=lambda each: each.offset, default=None)
+        if oracle is None:
+            oracle = SqlOracle()
+            kept[:] = [oracle, *sorted(kept, key=lambda each: each.offset)[: _KEPT - 1]]
         for event in self._history.records[partition][oracle.offset + 1 : offset + 1]:
             oracle.take(event)
         return oracle
