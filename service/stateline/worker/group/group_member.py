@@ -80,10 +80,6 @@ class WorkerMembership:
             raise AssertionError("The worker has not joined its group yet.")
         return self._consumer
 
-    @property
-    def has_joined(self) -> bool:
-        return self._consumer is not None
-
     def join(self) -> None:
         """Make the consumer. It takes part in the group after `subscribe`."""
         self.failed = None

@@ -144,7 +144,7 @@ class Worker:
             "figures": lambda: reporter.unwritten,
         }
         self._leaves_for_good = config.node_leave
-        self._prepare: Callable[[], None] | None = self.begin
+        self._prepare: Callable[[], None] | None = self.begin  # until it has joined, and after a failed step
         self._has_begun = False
         self._has_work = False  # for its own tasks, in the last round
         self._worked_s = time.monotonic()  # the last round with work
@@ -186,7 +186,6 @@ class Worker:
                     continue
                 if self._prepare is not None:
                     self._prepare()
-                    self._prepare = None
                 self._turn()
                 self._note_working()
             except LockedError:
@@ -197,6 +196,7 @@ class Worker:
                 pause_s = self._restarts.pause_s(error)
                 logger.warning("Starting over from the last commit: %s", error)
                 self._prepare = partial(self.start_over, pause_s)
+                self._drop_work()  # at once: as it stops, its group's listener commits what tasks have
 
     def _may_work(self) -> bool:
         if self._queries.has_lost_its_server:
@@ -258,6 +258,7 @@ class Worker:
         self._global_tables.open()
         self._committer.settle()
         self.group.join()
+        self._prepare = None
 
     def open_tasks(self) -> None:
         """Join the group and restore its tasks. Processes no record. Raises as `run`, and `RetryLaterError` where `run`
@@ -280,9 +281,9 @@ class Worker:
         return self._has_work or not self._is_settled() or self.tasks.next_offsets() != before
 
     def commit(self) -> bool:
-        """Commit everything that was processed. Returns whether there was anything. Raises what the log or a store
-        raises."""
-        if not self.group.has_joined:
+        """Commit everything that was processed. Returns whether there was anything. After a failed step nothing is
+        committed before the worker has started over. Raises what the log or a store raises."""
+        if self._prepare is not None:
             return False
         is_dirty = bool(self.tasks.dirty())
         self._commits.commit(self.group.consumer)

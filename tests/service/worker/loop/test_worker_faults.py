@@ -118,6 +118,28 @@ class TestCommitsThatFail:
         assert place.stores(app, config).rows("counts", 1) == {}
         assert place.changelog() == []
 
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_a_worker_that_is_stopped_as_a_slice_fails_commits_nothing_of_it(
+        self, place: Place, guarantee: str
+    ) -> None:
+        seen: list[int] = []
+
+        def fail_once(record: InputRecord) -> None:
+            seen.append(record.offset)
+            if seen.count(20) == 1 and record.offset == 20:  # in a later slice: the first one has 16 records
+                worker.stop()
+                raise LogUnavailableError("what the function needs is away")
+
+        app = counting(fail_once)
+        config = place.config(app, processing__guarantee=guarantee, commit__interval__ms=NEVER_MS)
+        place.send(entries("a", 30))
+        worker = place.worker(app, config)
+        worker.reach(lambda: False)
+        assert seen == list(range(21))
+        assert place.changelog() == []
+        place.commit_once(app, config, 30)
+        assert place.stores(app, config).rows("counts", 1) == {b"a": b"30"}
+
     def test_a_store_without_a_changelog_counts_at_least_what_the_input_says(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -199,8 +221,9 @@ class TestTheGroup:
             assert values == sorted(values)
             assert values[-1] >= 100
 
+    @pytest.mark.parametrize("stops", [False, True], ids=["goes-on", "stops"])
     def test_a_commit_that_fails_while_partitions_are_revoked_does_not_let_the_rest_through(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
     ) -> None:
         flush, revoked = EmbeddedProducer.flush, WorkerMembership.revoked
         revoking, failed = threading.local(), list[str]()
@@ -216,6 +239,8 @@ class TestTheGroup:
             revoked(member, partitions)
             if revoking.now and failed == ["flush"]:
                 member._commits._last_commit_s = 0.0
+                if stops:  # before it starts over
+                    first.stop()
                 failed.append("seen")
             revoking.now = False
 
@@ -226,7 +251,7 @@ class TestTheGroup:
         with closing(Place(tmp_path, partitions=2)) as place:
             place.send_each_partition(2, 20)
             config = place.config(app, commit__interval__ms=NEVER_MS, **EXACTLY_ONCE)
-            with running(app, config, place.log, "first"):
+            with running(app, config, place.log, "first") as first:
                 eventually(lambda: len(calls) == 40, "everything is staged")
                 with running(app, config, place.log, "second"):
                     eventually(lambda: len(failed) == 2, "the commit fails")
@@ -469,6 +494,24 @@ class TestTopicsThatWereDeleted:
         assert counts[b"a"] == 11 + 11
         assert counts[b"b"] >= 1
         assert found.rows("newest", 1) == {b"a": b"0", b"b": b"0"}
+
+    def test_a_worker_that_is_stopped_as_it_finds_another_topic_commits_nothing_for_that(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        look = TopicWatch.look
+
+        def look_and_stop(watch: TopicWatch, *arguments: Any) -> None:
+            rename(place, "in")
+            worker.stop()
+            look(watch, *arguments)
+
+        monkeypatch.setattr(TopicWatch, "look", look_and_stop)
+        monkeypatch.setattr("stateline.worker.tasks.topic_watch._LOOK_INTERVAL_S", 0.0)
+        app = counting()
+        place.send(entries("a", 10))
+        worker = place.worker(app, place.config(app))
+        worker.reach(lambda: False)
+        assert place.admin.committed("app", [IN]) == {}
 
     def test_what_was_read_of_the_old_topic_is_not_committed_for_the_new_one_when_partitions_move(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

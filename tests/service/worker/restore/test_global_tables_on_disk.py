@@ -7,18 +7,21 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from service.worker.faults import Place
 from service.worker.operators.operator_scene import Given, Scene
 from stateline import App, serdes
 from stateline.config.settings import Config
 from stateline.deployment.stores.discarding import discard, stored
 from stateline.deployment.stores.resets import Stale
 from stateline.log import open_log
+from stateline.worker.restore.global_table_store import GlobalTableStore
 from stateline_store import IsolationLevel, StateDirectory, StoreContext, TimestampedKeyValueStore, TopicPartition
-from stateline_store.errors import TopologyError
+from stateline_store.errors import SchemaRegistryUnavailableError, TopologyError
 from stateline_store.files.directory import global_task, store_path
 from stateline_store.inspection.inspection import inspect_directory
 from support.apps import global_app
@@ -223,3 +226,31 @@ def test_a_reset_deletes_it_and_inspect_shows_it(tmp_path: Path, reads: list[int
     assert f"task {PLACE}" in discard(directory, nothing, everything)
     assert ask(scene, 2, "c1") == ["c1|one-1"]
     assert reads == [30, 30, 30]
+
+
+def test_a_worker_that_is_stopped_as_reading_fails_reads_those_records_at_its_next_start(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = GlobalTableStore.stage
+
+    def stop_and_fail(table: GlobalTableStore, *records: Any) -> None:
+        worker.stop()
+        raise SchemaRegistryUnavailableError("the Schema Registry does not answer")
+
+    create(place.log, {"codes": 1})
+    app = App("app")
+    app.global_table("codes", key=serdes.string, value=serdes.string, store="codes")
+    place.send([(b"c", b"1", 1)], "codes")
+    monkeypatch.setattr(GlobalTableStore, "stage", stop_and_fail)
+    worker = place.worker(app, place.config(app))
+    worker.reach(lambda: False)
+    monkeypatch.setattr(GlobalTableStore, "stage", stage)
+    found: list[bytes | None] = []
+
+    def is_whole() -> bool:
+        found.append(worker.global_stores["codes"].reader(IsolationLevel.READ_COMMITTED).get(b"c"))
+        return True
+
+    worker = place.worker(app, place.config(app))
+    worker.reach(is_whole)
+    assert [value and value[8:] for value in found] == [b"1"]
