@@ -147,16 +147,22 @@ class StandbyTasks:
         return True
 
     def drop(self, task_ids: Iterable[TaskId]) -> None:
-        dropped: list[Task] = []
-        for task_id in list(task_ids):
+        """Follow these tasks no more. Commit what they have read."""
+        dropped = list(task_ids)
+        for each in filter(None, map(self._by_id.get, dropped)):
+            with contextlib.suppress(StatelineError):  # the records are read again
+                for store in each.stores:
+                    store.let_go()
+        self._close(dropped)
+
+    def _close(self, task_ids: Iterable[TaskId]) -> None:
+        closed: list[Task] = []
+        for task_id in task_ids:
             self.copies.give_up(task_id)
             if (found := self._by_id.pop(task_id, None)) is not None:
                 self._follower.change()
-                with contextlib.suppress(StatelineError):  # the records are read again
-                    for store in found.stores:
-                        store.let_go()
-                dropped.append(found.task)
-        for _, error in close_together(dropped):
+                closed.append(found.task)
+        for _, error in close_together(closed):
             if not isinstance(error, StatelineError | None):  # after such an error, earlier commits stay
                 raise error
 
@@ -245,7 +251,7 @@ class StandbyTasks:
         level, pause_s = (logging.INFO, _RETRY_S) if isinstance(error, RetryLaterError) else (logging.WARNING, _PAUSE_S)
         _log.log(level, "Task %s is not followed for %g s: %s", task_id, pause_s, error)
         self._paused_until_s[task_id] = time.monotonic() + pause_s
-        self.drop([task_id])
+        self._close([task_id])  # without a commit: half of the last slice may be staged
 
     def _look(self) -> None:
         self._looks_s = time.monotonic() + _LOOK_INTERVAL_S

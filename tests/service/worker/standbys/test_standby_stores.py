@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from service.worker.faults import Place, table_only
 from stateline.log import Record
+from stateline.model.topic import Topic
 from stateline.processing.changelog import position_headers
+from stateline.processing.failures import FailureHandler
+from stateline.processing.reading import readable
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
+from stateline.worker.standbys import standby_tasks
 from stateline.worker.standbys.standby_store import StandbyStore
-from stateline_store import IsolationLevel, KeyValueStore, Position, StateDirectory, StoreContext, TopicPartition
+from stateline_store import (
+    IsolationLevel,
+    KeyValueStore,
+    Position,
+    StateDirectory,
+    StoreContext,
+    TopicPartition,
+    TransactionalStore,
+)
+from stateline_store.errors import SchemaRegistryUnavailableError
 from stateline_store.files.commit_notice import NoticeView
+from stateline_store.task_id import TaskId
+from support.processes.running_worker import eventually
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
 
@@ -177,3 +193,36 @@ def test_a_position_is_claimed_only_with_the_rows_that_held_there(
         assert rows_of(store) == at[39]
         store.close()
     assert claimed > 500, "it claims often"
+
+
+def test_a_standby_that_cannot_read_its_records_reads_them_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[int] = []
+
+    def fail_once(topic: Topic, records: Sequence[Record], failures: FailureHandler | None) -> Sequence[Record]:
+        if records[-1].offset == 1 and not failed:
+            failed.append(records[-1].offset)
+            raise SchemaRegistryUnavailableError("the Schema Registry does not answer")
+        return readable(topic, records, failures)
+
+    monkeypatch.setattr("stateline.worker.restore.store_restore.readable", fail_once)
+    monkeypatch.setattr(standby_tasks, "_RETRY_S", 0.0)
+    app = table_only()
+    place.send([(b"a", b"1", 1)])
+    worker = place.worker(app, place.config(app))
+    worker.begin()
+    followed, task_id = worker.standbys.followed, TaskId(0, 0)
+
+    def has_read(offset: int) -> bool:
+        if task_id not in followed.ids:
+            assert followed.add(task_id)
+        followed.advance(beside_work=False)
+        return [task.stores.offsets.committed("newest") for task in followed.tasks] == [offset]
+
+    eventually(lambda: has_read(0), "it has the first record")
+    place.send([(b"b", b"2", 2)])
+    eventually(lambda: has_read(1) and bool(failed), "it has the second record")
+    store = followed.tasks[0].stores.by_name["newest"]
+    assert isinstance(store, TransactionalStore)
+    with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+        assert [key for key, _ in rows] == [b"a", b"b"]
+    worker.leave()
