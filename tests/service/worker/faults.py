@@ -30,10 +30,11 @@ from stateline_store import (
     TopicPartition,
 )
 from support.processes.running_worker import Stores, configured, create, produce, read_all
+from support.run.patience import HANGING_S
 
 IN = TopicPartition("in", 0)
 CHANGELOG = "app-counts-changelog"
-NEVER_MS = 50_000  # a commit interval that no test lives to see
+NEVER_MS = 800_000  # a commit interval that no test lives to see
 EXACTLY_ONCE = {"processing__guarantee": "exactly_once_v2"}
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
 
@@ -92,7 +93,7 @@ class Watched(Worker):
     deadline: float
 
     def reach(self, condition: Callable[[], bool]) -> None:
-        self.until, self.deadline = condition, time.monotonic() + 30.0
+        self.until, self.deadline = condition, time.monotonic() + HANGING_S
         self.run()
 
     def turn(self) -> None:
@@ -121,7 +122,7 @@ class Watched(Worker):
 class Place:
     """A log with a topic `in`, machines (state directories), and readers of what workers there committed."""
 
-    def __init__(self, root: Path, partitions: int = 1, session_timeout_ms: int = 10_000) -> None:
+    def __init__(self, root: Path, partitions: int = 1, session_timeout_ms: int = 60_000) -> None:
         self.root = root
         self.log = EmbeddedLog(root / "log.db", session_timeout_ms=session_timeout_ms)
         create(self.log, {"in": partitions})

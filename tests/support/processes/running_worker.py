@@ -28,9 +28,11 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = HANG
 
 
 def configured(app: App, state_dir: Path, **settings: Any) -> Config:
-    """A configuration with a short commit interval unless the test sets another."""
+    """A configuration with a short commit interval unless the test sets another. A transaction lasts until its
+    commit."""
     values = {"state.dir": str(state_dir), "commit.interval.ms": "50"}
     values |= {name.replace("__", "."): str(value) for name, value in settings.items()}
+    values.setdefault("transaction.timeout.ms", str(max(60_000, int(values["commit.interval.ms"]))))
     return load_config(app.application_id, environment={}, overrides=[f"{k}={v}" for k, v in values.items()])
 
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from service.worker.faults import NEVER_MS
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.deployment.unix_sockets import address
@@ -26,6 +27,7 @@ from stateline.processing.store_views import StoreView
 from stateline.query.values import Terms
 from stateline.query.wire import WireRequest, encode_request, frame
 from stateline.worker import InputRecord, Output
+from stateline.worker.commit import commit_order
 from stateline.worker.commit.commit_order import Committer
 from stateline.worker.files.registration import socket_path
 from stateline.worker.loop.pace import SlicePace
@@ -43,6 +45,7 @@ from stateline_store import (
     TopologyError,
 )
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.patience import HANGING_S
 
 PARTITIONS = 2
 
@@ -190,8 +193,10 @@ def test_a_local_commit_that_fails_after_the_log_was_committed_is_made_good_from
 def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(commit_order, "_BETWEEN_S", HANGING_S)  # it answers what has come, and waits for nothing
     log = open_log(f"embedded:{tmp_path / 'log.db'}", tmp_path)
-    scene = Scene(log, tmp_path, "exactly_once_v2")
+    scene = Scene(log, tmp_path, "exactly_once_v2", commit__interval__ms=NEVER_MS)
+    worker = Worker(scene.app, scene.config, log, instance="worker-0")
     terms = Terms("newest", IsolationLevel.READ_UNCOMMITTED)
     query = frame(encode_request(WireRequest(1, terms, 0, CountQuery(), 0)))
     commit, commit_stores = Committer.commit, Task.commit_stores
@@ -215,18 +220,22 @@ def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
             client.send(query)
             commit_stores(task, *others)
 
-        with running(scene.app, scene.config, log):
-            scene.wait_for(produce(log, scene.topic, numbers(100)))
-            directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
-            with address(socket_path(directory.application, "worker-0")) as near:
-                client.connect(near)
-            client.setblocking(False)
-            with monkeypatch.context() as patches:
-                patches.setattr(Committer, "commit", commit_asked)
-                patches.setattr(Task, "commit_stores", commit_looked)
-                for _ in range(5):
-                    scene.wait_for(produce(log, scene.topic, numbers(100)))
-    assert [True, True] in found
+        worker.begin()
+        worker.open_tasks()
+        directory = StateDirectory(scene.config.state_dir, scene.app.application_id)
+        with address(socket_path(directory.application, "worker-0")) as near:
+            client.connect(near)
+        client.setblocking(False)
+        with monkeypatch.context() as patches:
+            patches.setattr(Committer, "commit", commit_asked)
+            patches.setattr(Task, "commit_stores", commit_looked)
+            for _ in range(5):
+                produce(log, scene.topic, numbers(100))
+                while worker.step():
+                    pass
+                worker.commit()
+        worker.leave()
+    assert found == [[True, True]] * 5
     scene.stores.close()
     log.close()
 

@@ -105,7 +105,7 @@ def test_a_worker_goes_on_while_records_cannot_be_deleted_and_says_so_once(
 
 
 def test_the_interval_is_kept(tmp_path: Path) -> None:
-    scene = Scene(regrouped(), tmp_path, partitions=1)
+    scene = Scene(regrouped(), tmp_path, partitions=1, settings={"repartition.purge.interval.ms": 3_600_000})
     scene.send("app-in", [("k", "v", 1)] * 10)
     scene.work_off()
     assert len(scene.written("app-by-value-repartition")) == 10

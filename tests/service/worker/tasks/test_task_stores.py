@@ -31,6 +31,7 @@ from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.task_id import TaskId
 from support.apps.own_stores import OwnStore
 from support.rocksdb import database_of
+from support.run.patience import HANGING_S
 
 CHANGELOG = TopicPartition("app-s-changelog", 0)
 SORTS = [(transactional, manages) for transactional in (True, False) for manages in (True, False)]
@@ -344,7 +345,7 @@ def test_tasks_close_their_stores_side_by_side(tmp_path: Path, monkeypatch: pyte
 
     def close_together(engine: RocksDBEngine) -> None:
         threads.add(get_ident())
-        together.wait(60)  # for as many as are open
+        together.wait(HANGING_S)  # for as many as are open
         close(engine)
 
     place = Place(tmp_path, partitions=4)
