@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from stateline.query.open_scan import OpenScan
 from stateline.server.state import cursors
 from stateline.server.state.cursors import Cursor, Cursors
 from support.http.paging import EndlessScan, entries, follow, good, pages, refused
-from support.processes.open_files import open_files
+from support.processes.open_files import kept_tables
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 from support.rocksdb import database_of
@@ -58,13 +56,9 @@ def begun(here: Here, store: str = "aircraft", **params: Any) -> Any:
     return good(here.client.get(f"/v1/stores/{store}/range", params=given))
 
 
-def deleted_and_open() -> int:
-    """Bytes of tables that were deleted and are open here."""
-    size = 0
-    for name, path in open_files().items():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            size += os.stat(path).st_size if name.endswith(".sst (deleted)") else 0
-    return size
+def deleted_and_open(worker: OwningWorker) -> int:
+    """Bytes of the worker's tables that were deleted and are open here."""
+    return sum(kept_tables(worker.application).values())
 
 
 def replaced(worker: OwningWorker) -> None:
@@ -75,7 +69,7 @@ def replaced(worker: OwningWorker) -> None:
             rewrite(worker, seed)
             flush(worker, compact=False)
         flush(worker, compact=True)
-        return deleted_and_open() > MOST
+        return deleted_and_open(worker) > MOST
 
     wait_until(again)  # RocksDB deletes them when its own threads have let go of them
 
@@ -86,20 +80,20 @@ def test_cursors_that_keep_too_much_on_disk_end_and_the_first_that_was_opened_be
     monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", math.inf)
     rewrite(worker, "a")
     flush(worker, compact=False)
-    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
+    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}", "server.cursor.ttl.ms=600000") as here:
         here.serving.cursors.looked_at_s = time.monotonic()  # it has not looked before, and would at once
         old = begun(here)
         replaced(worker)
         rewrite(worker, "e")  # what is opened now is of files that are there
         new = begun(here)
-        assert deleted_and_open() > MOST
+        assert deleted_and_open(worker) > MOST
         used = good(follow(here.client, old["cursor"]))  # most recently, and yet it is the one that keeps files
-        assert cursors.held_on_disk(worker.application) == deleted_and_open()
+        assert cursors.held_on_disk(worker.application) == deleted_and_open(worker)
         here.serving.cursors.looked_at_s = -math.inf
         monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
         wait_until(lambda: len(here.serving.cursors) == 1)
         assert refused(follow(here.client, used["cursor"])) == EXPIRED
-        wait_until(lambda: deleted_and_open() <= MOST)
+        wait_until(lambda: deleted_and_open(worker) <= MOST)
         assert len(entries(pages(here.client, new, limit=100))) == 60
 
 
@@ -111,15 +105,15 @@ def test_files_that_an_idle_reader_keeps_end_no_cursor(
         worker.run(partial(worker.stores["blobs", p].put_all, [(b"%d" % n, b"v") for n in range(9)]))
     rewrite(worker, "a")
     flush(worker, compact=False)
-    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}") as here:
+    with served_here(tmp_path, f"server.cursors.max.bytes={MOST}", "server.cursor.ttl.ms=600000") as here:
         here.serving.cursors.looked_at_s = time.monotonic()  # it has not looked before, and would at once
         good(here.client.get("/v1/stores/aircraft/count"))
         cursor = begun(here, "blobs")["cursor"]
         replaced(worker)  # and nobody asks
-        assert deleted_and_open() > MOST
+        assert deleted_and_open(worker) > MOST
         monkeypatch.setattr(cursors, "_LOOK_INTERVAL_S", 0.0)
         here.serving.cursors.looked_at_s = -math.inf
-        wait_until(lambda: deleted_and_open() <= MOST or len(here.serving.cursors) == 0)
+        wait_until(lambda: deleted_and_open(worker) <= MOST or len(here.serving.cursors) == 0)
         assert (
             len(entries(pages(here.client, good(follow(here.client, cursor, "blobs")), "blobs", limit=100)))
             == 9 * 3 - 1

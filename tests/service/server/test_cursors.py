@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from support.http.paging import LEVELS, STORES, Rows, entries, first, follow, good, pages, pins, refused
-from support.processes.open_files import open_files
+from support.processes.open_files import kept_tables
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
 from support.rocksdb import database_of
@@ -146,11 +146,6 @@ def test_nothing_is_pinned_behind_the_last_page(here: Here, worker: OwningWorker
     assert pins(here) == before
 
 
-def kept_files() -> list[str]:
-    """Files with rows that were deleted and are still open here."""
-    return [name for name in open_files() if name.endswith(".sst (deleted)")]
-
-
 def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
 
@@ -173,14 +168,14 @@ def test_files_that_are_deleted_are_let_go_of_behind_the_last_page(tmp_path: Pat
             rewrite(value)
         flush(compact=True)
         good(here.client.get("/v1/stores/aircraft/count"))
-        wait_until(lambda: bool(kept_files()))
+        wait_until(lambda: bool(kept_tables(worker.application)))
         found = pages(here.client, page, limit=100)
         assert {entry["value"][0] for entry in entries(found)} == {"a"}
         rewrite("i")  # a reader lets go of what its owner's last commit had when it is asked after a newer one
 
         def are_let_go() -> bool:
             good(here.client.get("/v1/stores/aircraft/count"))
-            return not kept_files()
+            return not kept_tables(worker.application)
 
         wait_until(are_let_go)
     worker.close()

@@ -34,6 +34,16 @@ from support.spark.on_cluster import Cluster
 from support.written_backups import write_backup
 
 
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process keeps no part open for later tests, as it would for its next readers."""
+    parts = dict[tuple[object, ...], Checkpoint]()
+    monkeypatch.setattr(cached_files, "_kept", parts)
+    yield
+    for part in parts.values():
+        part.close()
+
+
 def frame(session: SparkSession, url: str, store: str, **options: Any) -> DataFrame:
     given = {"backup": url, "store": store, **{name: str(value) for name, value in options.items()}}
     return session.read.format("stateline").options(**given).load()
@@ -203,7 +213,6 @@ def test_a_task_fetches_only_the_tables_of_its_keys(
         fetched[name] += size if name.endswith(".sst") else 0
         return checked(self, digest, size, name)
 
-    monkeypatch.setattr(cached_files, "_kept", {})
     checked = BackupLocation.checked_piece
     monkeypatch.setattr(BackupLocation, "checked_piece", counted)
     monkeypatch.setattr(cached_files, "MOST_BYTES", tasks[0].backup.copy.size_bytes // 2)
@@ -252,7 +261,6 @@ def test_a_process_keeps_some_parts_open(large: BackupReader, monkeypatch: pytes
 
     monkeypatch.setattr(cached_files, "Checkpoint", counted)
     monkeypatch.setattr(cached_files, "MOST_KEPT", 2)
-    monkeypatch.setattr(cached_files, "_kept", {})
     tasks = [task for task in large.partitions() if list(large.read(task))]
     assert len(opened) == len(tasks) > 4
     for _ in range(2):
