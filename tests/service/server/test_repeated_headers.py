@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import random
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -197,9 +201,70 @@ def test_requests_in_pieces_and_ahead_of_their_answers_come_in_order(connection:
         assert [json.loads(body)["value"] for body in bodies] == numbers
 
 
+@dataclass
+class Timer:
+    """A callback that is due at a time of a `Clock`."""
+
+    at_s: float
+    call: Callable[[], object]
+
+    def cancel(self) -> None:
+        self.at_s = math.inf
+
+
+class Clock:
+    """The loop of a connection, whose time goes on as the test has it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._now_s, self._timers = loop, 0.0, list[Timer]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        self._timers.append(Timer(self._now_s + seconds, call))
+        return self._timers[-1]
+
+    def turn(self, seconds: float) -> None:
+        """Let so much time pass, and do what is due then."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._turn, seconds, done)
+        assert done.wait(HANGING_S)
+
+    def _turn(self, seconds: float, done: threading.Event) -> None:
+        self._now_s += seconds
+        for timer in [timer for timer in self._timers if timer.at_s <= self._now_s]:
+            self._timers.remove(timer)
+            timer.call()
+        done.set()
+
+
 def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    original, clocks = ProblemProtocol.connection_made, list[Clock]()
+
+    def connection_made(self: ProblemProtocol, transport: Any) -> None:
+        self.timeout_keep_alive = 1
+        clocks.append(Clock(self.loop))
+        self.loop = clocks[-1]  # type: ignore[assignment]
+        original(self, transport)
+
+    monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
+    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
+        for _ in range(5):
+            connection.sendall(request("N1"))
+            assert answer(connection)[0] == 200
+            (clock,) = clocks
+            clock.turn(0.7)
+        clock.turn(0.4)
+        assert connection.recv(1) == b""
+
+
+def test_what_comes_behind_an_answer_does_not_keep_a_connection(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     original = ProblemProtocol.connection_made
 
     def connection_made(self: ProblemProtocol, transport: Any) -> None:
@@ -207,12 +272,6 @@ def test_a_connection_is_kept_while_requests_come_and_closed_when_they_stop(
         original(self, transport)
 
     monkeypatch.setattr(ProblemProtocol, "connection_made", connection_made)
-    with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
-        end = time.monotonic() + 2.5
-        while time.monotonic() < end:
-            connection.sendall(request("N1"))
-            assert answer(connection)[0] == 200
-        assert connection.recv(1) == b""
     with socket.create_connection(("127.0.0.1", here.port), timeout=HANGING_S) as connection:
         connection.sendall(request("N1", HOST + "Content-Length: 1\r\n"))
         assert answer(connection)[0] == 200
