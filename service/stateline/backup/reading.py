@@ -10,11 +10,12 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stateline.backup.cut import fetch_file, fetch_files, fetch_part, leased
 from stateline.backup.location import BackupLocation, check_id
@@ -28,6 +29,7 @@ from stateline_store import (
     StateDirectory,
     StatelineError,
     TopicPartition,
+    TopologyError,
 )
 from stateline_store.clock import now_ms
 from stateline_store.files.directory import has_stores
@@ -45,11 +47,10 @@ _WRITE_AGAIN = "To write every file again, run stateline backup now --full on no
 
 
 class Fault(NamedTuple):
-    """A task of a backup that cannot be used, and the reason."""
+    """A task of a backup that cannot be used, and the reason. `outcome` is a word for what was found."""
 
-    backup: str
-    node: str
     task: str
+    outcome: Literal["damaged", "declared otherwise", "not checked"]
     why: str
 
 
@@ -94,6 +95,27 @@ def _stores(topology: Topology, task_id: str) -> Sequence[StoreDefinition]:
     return () if subtopology is None else subtopology.stores
 
 
+def refuse_declared_otherwise(backup: Backup, topology: Topology) -> None:
+    """Raise `TopologyError` if the manifest has a store of this backup with another kind or other types than the
+    application declares. Files tell more, once they are here."""
+    for name in sorted({part.store for part in backup.copy.parts}):
+        told, store = backup.stores.get(name, {}), topology.stores[name]
+        kind, types = told.get("kind", store.kind), store.types
+        types = replace(
+            types,
+            key=told.get("key_type", types.key),
+            value=told.get("value_type", types.value),
+            window_size_ms=told.get("window_size_ms", types.window_size_ms) or None,
+        )
+        headers = bool(told.get("headers"))
+        if (kind, types) != (store.kind, store.types) or (headers and not store.headers):
+            raise TopologyError(
+                f"The backup {backup.id} has {name!r} as {kind} with {types}{' and headers' if headers else ''}. The "
+                f"application declares {store.description}. Declare it as it was, or give it a new name: it then "
+                "starts empty."
+            )
+
+
 def refuse_forgotten(backup: Backup, task_id: str, topology: Topology, configured: ConfiguredTopics) -> None:
     """Raise `DamagedDataError` if a changelog of this task may have forgotten deletes since this backup: the deleted
     rows would come back. Kafka forgets them after ``delete.retention.ms``, a day by default."""
@@ -123,6 +145,7 @@ def fetch(
     `TopologyError` for stores that do not fit their declaration, and `RetryLaterError` when the location or the disk
     refuses, or soon after `stopped` is set."""
     wanted, of_task = declared(topology, task_id), backup.of_task(task_id)
+    refuse_declared_otherwise(of_task, topology)
     stamped = {name: topology.stores[name].timestamped for name in wanted}
     of_task.copy.check_stores(task_id, stamped, TaskId.parse(task_id).partition)
 
@@ -175,20 +198,31 @@ def verify(
         of_task = backup.of_task(task_id)
         with tempfile.TemporaryDirectory(prefix="stateline-verify-") as folder:
             try:
-                if topology is None:
-                    _open(location, of_task, Path(folder))
-                else:
-                    fetch(location, backup, task_id, topology, CopyDirectory(Path(folder), task_id))
+                differs = _rehearsed(location, of_task, task_id, topology, Path(folder))
+                if differs is not None:
+                    found.append(Fault(task_id, "declared otherwise", str(differs)))
             except (DamagedDataError, DoesNotExistError) as error:
-                found.append(Fault(backup.id, backup.node, task_id, f"{error} {_WRITE_AGAIN.format(backup.node)}"))
+                found.append(Fault(task_id, "damaged", f"{error} {_WRITE_AGAIN.format(backup.node)}"))
             except StatelineError as error:
-                found.append(Fault(backup.id, backup.node, task_id, str(error)))
+                found.append(Fault(task_id, "not checked", str(error)))
         read(of_task.copy.size_bytes)
     return found
 
 
-def _open(location: BackupLocation, backup: Backup, folder: Path) -> None:
+def _rehearsed(
+    location: BackupLocation, backup: Backup, task_id: str, topology: Topology | None, folder: Path
+) -> TopologyError | None:
+    """Fetch and open the stores of this task. Returns how the application declares them otherwise, if it does."""
+    differs, arriving = None, CopyDirectory(folder, task_id)
+    if topology is not None:
+        try:
+            fetch(location, backup, task_id, topology, arriving)
+            return None
+        except TopologyError as error:
+            differs = error
+            arriving.remove()
     fetch_part(location, backup, folder)
     for part in backup.copy.parts:
         with Checkpoint(folder, part):  # compares the commit and its Position
             pass
+    return differs

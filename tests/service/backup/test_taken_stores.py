@@ -39,10 +39,10 @@ ID, TOPIC = "app", "in"
 BEFORE, AFTER = ("kept", "quiet", "gone"), ("added", "kept", "quiet")
 
 
-def counting(*names: str, other: str = "") -> App:
+def counting(*names: str, other: str = "", value: Any = serdes.json) -> App:
     """Counts the records of a key in each of these stores, of which `quiet` has no changelog."""
     app = App(ID)
-    common: dict[str, Any] = {"key": serdes.string, "value": serdes.json}
+    common: dict[str, Any] = {"key": serdes.string, "value": value}
     if other:  # as subtopology 0, so that the other one has another number without it
         kept = app.store(stores.key_value(f"of_{other}", **common))
         app.process(app.topic(other, **common), stores=[kept], name="other")(_count)
@@ -161,6 +161,35 @@ def test_stores_that_are_not_declared_any_more_are_no_damage(scene: Scene) -> No
     rows, faults = verified(scene.backups(after))
     assert faults == 0
     assert [(row["task"], row["outcome"]) for row in rows] == [(None, "left out"), (None, "whole")]
+
+
+@pytest.mark.parametrize("also", ["", "damaged"])
+def test_a_whole_backup_of_stores_with_other_types_is_not_told_as_damaged(scene: Scene, also: str) -> None:
+    after = counting(*BEFORE, value=serdes.int64)
+    location = BackupLocation(scene.url, ID)
+    if also:
+        location.delete_files([each.digest for each in location.files()])
+    rows, faults = verified(scene.backups(after))
+    assert faults == 1
+    assert [(row["task"], row["outcome"]) for row in rows] == [
+        (None, "left out"), ("0_0", also or "declared otherwise"),
+    ]  # fmt: skip
+    if not also:
+        (made,) = (each for each, _ in location.manifests())
+        assert rows[1]["why"] == (
+            f"The backup {made} has 'gone' as key_value with keys of string and values of json. The application "
+            "declares key_value with keys of string and values of int64. Declare it as it was, or give it a new name: "
+            "it then starts empty."
+        )
+
+
+def test_a_location_that_refuses_is_not_told_as_damage(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise RetryLaterError("It is away.")
+
+    monkeypatch.setattr(BackupLocation, "checked_piece", refuses)
+    rows, faults = verified(scene.backups(counting(*BEFORE, other="more")))
+    assert (faults, {row["outcome"] for row in rows}) == (2, {"not checked"})
 
 
 def test_a_backup_that_lacks_other_nodes_is_not_told_as_whole_without_a_word(scene: Scene) -> None:
@@ -317,6 +346,15 @@ def test_a_check_says_which_backup_brings_rows_that_no_changelog_has(scene: Scen
     gone = f"backup.location was not looked at: {scene.url} does not exist, so it has no backups. Mount it, or set "
     assert any(each.startswith(gone) for each in told)
     assert not Path(scene.url).exists()
+
+
+def test_a_check_promises_no_backup_that_the_start_refuses(scene: Scene) -> None:
+    app = counting(*BEFORE, other="more", value=serdes.int64)
+    told = {found.message for found in check(app, scene.config(app)).findings}
+    assert not any("would start here from the backup" in each for each in told)
+    (empty,) = (each for each in told if "Their stores without a changelog would start empty." in each)
+    assert "None of the newest 100 backups fits these tasks: 1_0." in empty
+    assert "has 'gone' as key_value with keys of string and values of json. The application declares" in empty
 
 
 def _warnings(caplog: pytest.LogCaptureFixture, said: str) -> list[str]:

@@ -94,9 +94,10 @@ def verify(
 ) -> int:
     """Read a backup whole, and open each of its stores in a temporary directory.
 
-    It compares the digest of each file, and the commit and Position of each store. It prints damaged tasks, and its
-    exit code is 1 then. Tasks that no node has in this backup are named as missing. Stores that the application does
-    not declare any more are left out. With --backup, no store is compared with its declaration.
+    It compares the digest of each file, and the commit and Position of each store. If a task is damaged, or the
+    application declares its stores otherwise now, it prints the task, and its exit code is 1. Tasks that no node has in
+    this backup are named as missing. Stores that the application does not declare any more are left out. With --backup,
+    no store is compared with its declaration.
 
     Example: stateline backup verify orders:app --all
     """

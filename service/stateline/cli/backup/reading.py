@@ -61,14 +61,15 @@ def _verified(
             except DoesNotExistError:
                 continue
             except (DamagedDataError, NewerFormatError) as error:
-                rows, faults = [*rows, {**whole, "outcome": "damaged", "why": str(error)}], faults + 1
+                outcome = "damaged" if isinstance(error, DamagedDataError) else "not checked"
+                rows, faults = [*rows, {**whole, "outcome": outcome, "why": str(error)}], faults + 1
                 continue
             parts.append(backup)
             wrong = verify(location, backup if topology is None else as_declared(backup, topology), topology, read)
             faults += len(wrong)
             if topology is not None and (why := undeclared(backup, topology)):
                 rows.append({**whole, "outcome": "left out", "why": why})
-            rows += [{**whole, "task": each.task, "outcome": "damaged", "why": each.why} for each in wrong] or [whole]
+            rows += [{**whole, **each._asdict()} for each in wrong] or [whole]
     if parts:
         lost = {"backup": id_, "node": None, "outcome": "missing", "why": _MISSING}
         cut = BackupCut(location.url, location.application_id, tuple(settled(parts)))
