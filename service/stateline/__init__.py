@@ -78,6 +78,10 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in ("serdes", "stores"):
         return importlib.import_module(f"stateline.{name}")
+    from stateline.model.java_names import CLASSES
+
+    if name in CLASSES:  # Python drops the text of an AttributeError in `from stateline import …`
+        raise ImportError(f"stateline has no {name}: use {CLASSES[name]}.", name=name)
     raise AttributeError(f"module 'stateline' has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""Says what a method is called here to one who calls it by its name in Java, as `mapValues` for `map_values`. Pure."""
+"""Says what a method or a class is called here to one who calls it by its name in Java, as `mapValues`. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar
 
+# Classes of Kafka Streams that have no class of their name here.
+CLASSES: Mapping[str, str] = {
+    "TimeWindows": "TumblingWindows(size) or HoppingWindows(size, advance)",
+    "StreamsBuilder": "App",
+    "KafkaStreams": "App, and stateline run MODULE:APP",
+    "KStream": "app.stream",
+    "KTable": "app.ktable",
+    "GlobalKTable": "app.global_table",
+    "Serdes": "serdes",
+    "Stores": "stores",
+    "Consumed": "key= and value= of app.stream",
+    "Produced": "key= and value= of app.topic",
+    "Grouped": "name= and key= of .group_by",
+    "Materialized": "store= of the aggregate",
+    "Suppressed": "until_window_closes or until_time_limit",
+    "EmitStrategy": "on_window_close",
+}
 _CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")
 
 

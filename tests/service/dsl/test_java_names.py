@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import stateline
 from stateline import App, JoinWindows, SessionWindows, TumblingWindows, serdes
+from stateline.model.java_names import CLASSES
 from stateline.processing.processor_context import ProcessorContext, TaskContext
 from stateline_store.task_id import TaskId
 
@@ -53,3 +55,15 @@ def test_other_names_are_refused_without_a_hint(of: object) -> None:
 def test_windows_can_still_be_copied_and_pickled() -> None:
     windows = TumblingWindows(MINUTE)
     assert windows == copy.deepcopy(windows) == pickle.loads(pickle.dumps(windows))
+
+
+@pytest.mark.parametrize(("name", "said"), [("TimeWindows", "TumblingWindows(size)"), ("StreamsBuilder", "use App.")])
+def test_a_class_of_java_is_refused_with_the_one_of_python(name: str, said: str) -> None:
+    with pytest.raises(ImportError, match=rf"^stateline has no {name}: ") as refused:
+        exec(f"from stateline import {name}")
+    assert said in str(refused.value)
+
+
+def test_no_class_of_java_hides_a_name_and_others_are_absent_as_in_any_module() -> None:
+    assert not {*CLASSES} & {*dir(stateline)}
+    assert not hasattr(stateline, "Shuffle")
