@@ -19,9 +19,9 @@ from functools import reduce
 from pathlib import Path
 from threading import Event
 from typing import Any
-from urllib.parse import urlsplit
 
 from stateline import serdes
+from stateline.backup.applications import location_at
 from stateline.backup.location import BackupLocation, check_id
 from stateline.backup.writing import digest_of
 from stateline.model.store_definition import StoreDefinition
@@ -153,15 +153,8 @@ class BackupCut:
         if told := [each.stores[store] for each in self.manifests if store in each.stores]:
             return max(told, key=lambda each: (each.get("partitions") or 0, "subtopology" in each))
         near = difflib.get_close_matches(store, self.stores, n=_SHOWN) or self.stores
-        raise DoesNotExistError(f"The backup {self.id} has no store {shown(store)}, but {', '.join(near)}.")
-
-
-def location_at(url: str, application_id: str | None = None) -> BackupLocation:
-    """Return the backups of this application, or of the only one there. Raises `DoesNotExistError` for a missing
-    directory, or if there are several."""
-    if not urlsplit(url).scheme and not Path(url).is_dir():
-        raise DoesNotExistError(f"{url} is no directory: give the backup.location of the application.")
-    return BackupLocation(url, application_id or _only_application(url))
+        names = ", ".join(near) or "none"
+        raise DoesNotExistError(f"The backup {self.id} has no store {shown(store)}; there are: {names}.")
 
 
 def find_cut(url: str, as_of: str | int | datetime | None = None, application_id: str | None = None) -> BackupCut:
@@ -228,13 +221,14 @@ def fetch_file(location: BackupLocation, backup: Backup, path: str, target: Path
         file.truncate(begin)
         file.seek(begin)
         for digest, length in pieces:
-            _refuse_if(stopped)
+            refuse_stopped(stopped)
             for part in location.checked_piece(digest, length, path):
-                _refuse_if(stopped)
+                refuse_stopped(stopped)
                 file.write(part)
 
 
-def _refuse_if(stopped: Event | None) -> None:
+def refuse_stopped(stopped: Event | None) -> None:
+    """Raise `RetryLaterError` once `stopped` is set."""
     if stopped is not None and stopped.is_set():
         raise RetryLaterError("The worker has lost the task, or it ends: its backup is not fetched any more.")
 
@@ -274,20 +268,15 @@ def _bytes_of(definition: StoreDefinition) -> str:
     return f"{definition.form} of {definition.types.key} and {definition.types.value}"
 
 
-def _only_application(url: str) -> str:
-    found = BackupLocation(url, "").applications()
-    if len(found) != 1:
-        raise DoesNotExistError(
-            f"{url} has backups of {', '.join(found)}: name one as application_id."
-            if found
-            else f"{url} has no backups: give the backup.location of the application."
-        )
-    return found[0]
-
-
 def _time_ms(at: str | int | datetime) -> int:
     if isinstance(at, int):
         return at
     if isinstance(at, datetime) and at.tzinfo is None:
         raise InvalidArgumentError(f"as_of={at} has no time zone: give it one.")
-    return epoch_ms(iso_time(at, UTC) if isinstance(at, str) else at)
+    try:
+        return epoch_ms(iso_time(at, UTC) if isinstance(at, str) else at)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"as_of (on the command line: --as-of) is {shown(at)}: give the id of a backup, or a time of ISO 8601 such "
+            "as 2026-11-29T08:53:00Z."
+        ) from error

@@ -22,9 +22,10 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+from stateline.backup.object_stores import SCHEMES, is_there, object_store
 from stateline.backup.refusals import refusal
 from stateline.config.extras import need_extra
 from stateline.config.settings import Config
@@ -41,7 +42,6 @@ _log = logging.getLogger(__name__)
 # One request up to this size, in the memory of the process; more goes in several. RocksDB's tables are of 64 MiB.
 _AT_ONCE_BYTES = 80 * 1024 * 1024
 _PIECE_BYTES = 16 * 1024 * 1024
-_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 _WEB_HDFS = ("webhdfs", "swebhdfs")
 _OF_A_LEASE_S = 24 * 60 * 60
 _SHOWN = 3  # ids
@@ -55,27 +55,6 @@ class StoredFile(NamedTuple):
     digest: str
     size: int
     written_at_s: float
-
-
-def object_store(url: str, named: str, known: Sequence[str] = _SCHEMES, *, create: bool = True) -> ObjectStore:
-    """Return a directory, which is made if `create`, or a place in an object store, which is not asked. Needs the extra
-    `backup`. Raises `ConfigurationError` for a URL that cannot be used. `named` is its setting or option, of these
-    `known` schemes."""
-    import obstore
-    from obstore.store import LocalStore, from_url
-
-    scheme = urlsplit(url).scheme
-    if scheme and scheme not in _SCHEMES:
-        raise ConfigurationError(
-            f"{named}={url}: no {scheme}:// is known. Give a directory, or one of "
-            f"{', '.join(f'{each}://' for each in known)}."
-        )
-    if not scheme and Path(url).is_file():
-        raise ConfigurationError(f"{named}={url} is a file: give a directory.")
-    try:
-        return from_url(url) if scheme else LocalStore(url, mkdir=create)
-    except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-        raise ConfigurationError(f"{named}={url} cannot be used: {refusal(url, error)}") from error
 
 
 def check_id(location: BackupLocation, backup_id: str, there: Iterable[str]) -> None:
@@ -107,13 +86,13 @@ class BackupLocation:
                 self._directory.mkdir(exist_ok=True)
             except OSError as error:
                 _log.error("%s cannot be created: %s", url, error)
-        if self._directory is None or self._directory.exists():
+        if self._directory is None or is_there(self._directory, "backup.location"):
             self._store  # noqa: B018 - a URL that cannot be used is told now
 
     @cached_property
     def _store(self) -> ObjectStore | WebHdfs:
         if urlsplit(self.url).scheme not in _WEB_HDFS:
-            return object_store(self.url, "backup.location", (*_SCHEMES, *_WEB_HDFS), create=False)
+            return object_store(self.url, "backup.location", (*SCHEMES, *_WEB_HDFS), create=False)
         try:
             from stateline.backup.webhdfs import WebHdfs  # it loads httpx
 
@@ -128,7 +107,7 @@ class BackupLocation:
         url = config.backup_location
         if url is None:
             raise ConfigurationError("There is no backup.location: set it, as to a directory or s3://bucket/stateline.")
-        if not create and not urlsplit(url).scheme and not Path(url).exists():
+        if not create and not urlsplit(url).scheme and not is_there(Path(url), "backup.location"):
             raise ConfigurationError(
                 f"{url} does not exist, so it has no backups. Mount it, or set backup.location to the directory of the "
                 "backups. The first stateline backup now makes it."
@@ -138,7 +117,13 @@ class BackupLocation:
     def applications(self) -> list[str]:
         """Return the ids of all applications with backups at the same URL."""
         with self._asked("list applications"):
-            return sorted(map(unquote, self._store.list_with_delimiter()["common_prefixes"]))
+            kept = (name for name in self.folders() if any(map(_has_manifest, self._store.list(f"{name}/backups"))))
+            return [unquote(name) for name in kept]
+
+    def folders(self) -> list[str]:
+        """Return the names of all folders at the same URL."""
+        with self._asked("list folders"):
+            return sorted(self._store.list_with_delimiter()["common_prefixes"])
 
     def put_file(self, digest: str, path: Path, size: int, begin: int = 0) -> None:
         """Write so many bytes of a file from `begin` on under their digest, which the caller has computed."""
@@ -266,14 +251,18 @@ class BackupLocation:
 
     @contextlib.contextmanager
     def _asked(self, what: str) -> Iterator[None]:
-        if self._directory is not None and not self._directory.is_dir():
-            raise RetryLaterError(f"{self.url} cannot {what}: there is no such directory. Mount it, or create it.")
         try:
+            if self._directory is not None and not self._directory.is_dir():
+                raise RetryLaterError(f"{self.url} cannot {what}: there is no such directory. Mount it, or create it.")
             yield
         except FileNotFoundError as error:
             raise DoesNotExistError(f"{self.url} cannot {what}: it is not there.") from error
         except self._refusals as error:
             raise RetryLaterError(f"{self.url} cannot {what}: {refusal(self.url, error)}") from error
+
+
+def _has_manifest(page: Sequence[Mapping[str, Any]]) -> bool:
+    return any(each["path"].count("/") == 3 and each["path"].endswith(".json") for each in page)
 
 
 def _last_two(place: str) -> tuple[str, str]:

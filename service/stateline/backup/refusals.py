@@ -20,7 +20,7 @@ _CAUSE = re.compile(r"^ *\x1b\[31m\u21b3\x1b\[0m (.*)$", re.MULTILINE)  # a line
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _ADVICE: dict[int, str] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there."),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "Give this user the right to read and write there."),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Give this user the right to it, or choose another folder."),
     errno.EROFS: "Mount it for writing.",
 }
 
@@ -35,6 +35,17 @@ def refusal(url: str, error: BaseException) -> str:
     advice = None
     if scheme in _CREDENTIALS and (is_denied or _NO_CREDENTIALS.search(text)):
         advice = f"Check the environment: its credentials are {_CREDENTIALS[scheme]}."
-    elif number := _OS_ERROR.search(text):
-        advice = _ADVICE.get(int(number[1]))
+    elif code := _code(error):
+        advice = _ADVICE.get(code)
     return f"{text.rstrip('.')}. {advice}" if advice else text
+
+
+def is_closed(error: BaseException) -> bool:
+    """Return whether a directory is closed to this user, so that another attempt cannot succeed."""
+    return _code(error) in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _code(error: BaseException) -> int | None:
+    """Return the number of an error of the file system, also one that obstore has only as text."""
+    found = _OS_ERROR.search(str(error))
+    return int(found[1]) if found else getattr(error, "errno", None)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from stateline.backup.cached_files import cached_part
 from stateline.backup.cut import BackupCut, fetch_part
 from stateline.backup.location import BackupLocation
-from stateline.client.requests import key_text
+from stateline.client.requests import key_text, refuse_text
 from stateline.client.sql import installed
 from stateline.rows.arrow_rows import arrow_schema
 from stateline.rows.ranges import possible_ranges
@@ -59,8 +59,9 @@ class OpenBackup:
 
     def duckdb(self, stores: Iterable[str] | None = None) -> DuckDBPyConnection:
         """Return a DuckDB in this process with these stores, or all, as tables of the names and types of the server's
-        SQL. All rows are loaded. Raises as `store` and `batches`, and `ConfigurationError` if DuckDB is not
-        installed."""
+        SQL. All rows are loaded. Raises as `store` and `batches`, `InvalidArgumentError` for a name instead of a list,
+        and `ConfigurationError` if DuckDB is not installed."""
+        refuse_text("stores", stores)
         from stateline.client.local_tables import LocalTables
         from stateline.sql.tables import tables_of
 

@@ -241,11 +241,19 @@ def snapshot(snapshot: str) -> Request:
 
 def new_snapshot(stores: Sequence[str], ttl_s: float | None, pin: str | None = None) -> Request:
     """Make the request to take a snapshot. It is retried only with a pin, because the same pin returns the same
-    snapshot. Without one, each retry would keep disk until its lease ends.
+    snapshot. Without one, each retry would keep disk until its lease ends. Raises `InvalidArgumentError` for a name
+    instead of a list.
     """
+    refuse_text("stores", stores)
     given = {"ttl_s": ttl_s, "pin": pin}
     members = {"stores": list(stores), **{name: value for name, value in given.items() if value is not None}}
     return Request("POST", "/v1/snapshots", orjson.dumps(members), is_read=pin is not None)
+
+
+def refuse_text(name: str, given: object) -> None:
+    """Raise `InvalidArgumentError` for a text instead of a list, whose characters would be taken one by one."""
+    if isinstance(given, str):
+        raise InvalidArgumentError(f"{name}={given[:60]!r} is a text: give a list, as in [{given[:60]!r}].")
 
 
 def renewal(snapshot: str, ttl_s: float | None) -> Request:

@@ -148,13 +148,13 @@ def test_a_damaged_file_is_named(kinds: Kinds, url: str, harm: str) -> None:
 
 def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(url).rmdir()
-    with pytest.raises(DoesNotExistError, match=r"is no directory: give the backup\.location"):
+    with pytest.raises(DoesNotExistError, match=r"is no directory\. Give the backup\.location"):
         backup(url)
     Path(url).mkdir()
     with pytest.raises(DoesNotExistError, match="has no backups"):
         backup(url)
     kinds.back_up(url)
-    with pytest.raises(DoesNotExistError, match="has no store 'plan', but plain"):
+    with pytest.raises(DoesNotExistError, match="has no store 'plan'; there are: plain"):
         backup(url).store("plan")
     with pytest.raises(DoesNotExistError, match="has no backup of other"):
         backup(url, application_id="other")

@@ -21,7 +21,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from service.spark.source.scenes import KEY_VALUE, STORES, Kinds, as_counted, kinds_that_run
-from stateline.backup.location import object_store
+from stateline.backup.object_stores import object_store
 from stateline_store import Position
 from support.apps.matrix_app import PARTITIONS, build
 from support.processes import forked

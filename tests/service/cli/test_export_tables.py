@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from stateline.backup.location import object_store
+from stateline.backup.object_stores import object_store
 from stateline.cli.export import delta, parquet
 from stateline.cli.export.rows import Exported, StoreRows
 from stateline.cli.progress import Progress

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from stateline.backup.cut import location_at
+from stateline.backup.applications import application_at, location_at
 from stateline.backup.location import BackupLocation
 from stateline.cli.target import loaded
 from stateline.config.loading import read_config
 from stateline.config.settings import Config
 from stateline.dsl.app import App
 from stateline.model.topology import Topology
-from stateline_store import DoesNotExistError, InvalidArgumentError
+from stateline_store import InvalidArgumentError
 
 _KEPT_BY = ("backup.retention.ms", "backup.keep")
 
@@ -60,7 +60,7 @@ def backups_of(
     if target is not None:
         raise InvalidArgumentError("--backup needs no application: leave out MODULE:APP or --backup.")
     location = location_at(backup, application_id)
-    if application_id is not None and application_id not in (there := location.applications()):
-        raise DoesNotExistError(f"{backup} has no backups of {application_id!r}, but of {', '.join(there) or 'none'}.")
+    if application_id is not None:
+        application_at(backup, application_id)
     config = read_config(location.application_id, path=config_file, overrides=settings or ())
     return Backups(location, config, None)

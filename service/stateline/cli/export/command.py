@@ -81,7 +81,7 @@ def export(
 
 
 def _exported(found: Sequence[StoreRows], to: str, form: Format, *, is_log: bool, is_whole: bool) -> list[Row]:
-    from stateline.backup.location import object_store
+    from stateline.backup.object_stores import object_store
 
     base = to.rstrip("/") if urlsplit(to).scheme else str(Path(to).absolute())
     done: list[Row] = []

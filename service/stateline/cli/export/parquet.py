@@ -18,9 +18,9 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stateline.backup.refusals import refusal
+from stateline.backup.refusals import is_closed, refusal
 from stateline.cli.export.rows import Exported, StoreRows
-from stateline_store.errors import RetryLaterError
+from stateline_store.errors import ConfigurationError, RetryLaterError
 from stateline_store.steps import reached
 
 if TYPE_CHECKING:
@@ -94,8 +94,10 @@ def write(place: ObjectStore, path: str, schema: pa.Schema, groups: Iterable[pa.
 
 @contextmanager
 def refusals(url: str, more: type[Exception] = OSError) -> Iterator[None]:
-    """Raise what the location refuses during the block, and `more` errors, as `RetryLaterError`."""
+    """Raise what the location refuses during the block, and `more` errors, as `RetryLaterError`; as
+    `ConfigurationError` if it is closed to this user."""
     try:
         yield
     except (obstore.exceptions.BaseError, OSError, more) as error:
-        raise RetryLaterError(f"--to: {url} cannot be read or written: {refusal(url, error)}") from error
+        kind = ConfigurationError if is_closed(error) else RetryLaterError
+        raise kind(f"--to: {url} cannot be read or written: {refusal(url, error)}") from error

@@ -301,7 +301,7 @@ def test_fetched_files_are_deleted_when_others_need_the_room(
         ({"url": "http://127.0.0.1:1"}, "url and backup are both given"),
         ({"tokenFile": "f"}, "token_file and backup are both given"),
         ({"pin": "p"}, "There is no option 'pin'"),
-        ({"store": "plan"}, "has no store 'plan', but plain"),
+        ({"store": "plan"}, "has no store 'plan'; there are: plain"),
         ({"store": ""}, "option store is missing"),
         ({"backup_as_of": "20200101T000000.000Z"}, "has no backup 20200101T000000.000Z"),
         ({"application_id": "other"}, "has no backup of other"),
@@ -319,7 +319,7 @@ def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, options: dict
 
 def test_a_mistake_reaches_the_user_in_one_line(session: SparkSession, url: str) -> None:
     Path(url).rmdir()
-    with pytest.raises(Exception, match=r"is no directory: give the backup\.location") as told:
+    with pytest.raises(Exception, match=r"is no directory\. Give the backup\.location") as told:
         frame(session, url, "plain")
     assert "Traceback" not in str(told.value)
 
