@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 from typing import Literal, NamedTuple
 
-from stateline.backup.cut import fetch_file, fetch_files, fetch_part, leased
+from stateline.backup.cut import fetch_file, fetch_files, fetch_part, leased, refuse_stopped
 from stateline.backup.location import BackupLocation, check_id
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.model.store_definition import DAY_MS, StoreDefinition
@@ -177,10 +177,11 @@ def place(
     now, `instance` is the worker that fetches, if one does. Returns the bytes; None if the task has stores already, or
     they were made from other topics.
 
-    Raises as `fetch`, and `LockedError` while another process has the task."""
+    Raises as `fetch`, and `LockedError` while another process has the task. Once `stopped` is set, nothing is moved."""
     arriving, task = CopyDirectory(directory.application, task_id, instance), directory.task(task_id)
     size = 0 if has_stores(task) else fetch(location, backup, task_id, topology, arriving, stopped)
     with directory.lock_task(task_id):
+        refuse_stopped(stopped)
         if not has_stores(task) and arriving.place(task, ids):
             return size
     arriving.remove()

@@ -192,3 +192,28 @@ def test_a_fetch_that_is_stopped_ends_within_a_piece_and_is_continued(location: 
     assert paused.pieces <= 4, "those that came at once"
     assert place(location, backup, *task) == backup.copy.size_bytes
     assert placed_rows(directory) == 20_000
+
+
+class StoppedAtTheEnd(Noted):
+    """Sets `stopped` when all files are here."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.stopped = threading.Event()
+
+    @contextlib.contextmanager
+    def lease(self, backup_id: str) -> Iterator[float]:
+        with super().lease(backup_id) as at_s:
+            yield at_s
+        self.stopped.set()
+
+
+def test_a_fetch_that_is_stopped_after_its_last_piece_places_nothing(location: Noted, tmp_path: Path) -> None:
+    late, directory = StoppedAtTheEnd(location.url), StateDirectory(tmp_path / "here", "app")
+    (backup,) = backups(location)
+    with pytest.raises(RetryLaterError, match="not fetched any more"):
+        place(late, backup, "0_0", APP.topology(), directory, {}, "worker-0", late.stopped)
+    assert not (directory.task("0_0") / "rocksdb").exists()
+    pieces = location.pieces
+    assert place(location, backup, "0_0", APP.topology(), directory, {}, "worker-0") == backup.copy.size_bytes
+    assert location.pieces == pieces, "its files were kept"
