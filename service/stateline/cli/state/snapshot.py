@@ -13,16 +13,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import create_connection
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from stateline.cli.target import word_of
 from stateline.client.lean.client import PLANNING_S, LeanClient, LeanRequest, segment
 from stateline.spark.reading.lease import pinned
 from stateline.spark.reading.source_options import read_server
-from stateline_store.errors import InvalidArgumentError
+from stateline_store.errors import InvalidArgumentError, NotReadyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "arrow"]
 _FORMATS: tuple[Format, ...] = ("parquet", "arrow")
+_PORTS = {"http": 80, "https": 443}
 _TIMES = ("timestamp", "start", "end", "valid_to")
 
 
@@ -54,10 +57,28 @@ def url_of(config: Config) -> str:
 
 
 def server_at(url: str | None, token_file: Path | None, ca_file: Path | None) -> LeanClient:
-    """A client of this server, by default of this machine's. Raises `InvalidArgumentError` for an invalid URL."""
+    """Return a client of this server, by default of this machine's. Raises `InvalidArgumentError` for an invalid URL,
+    and `NotReadyError` if nothing listens there."""
     options = {"url": url or "http://127.0.0.1:8000"}
     options |= {name: str(path.resolve()) for name, path in (("token_file", token_file), ("ca_file", ca_file)) if path}
-    return read_server(options, os.environ)
+    server = replace(read_server(options, os.environ), to_wait_longer="run the command again")
+    if len(server.urls) == 1 and not _listens(server.urls[0], server.timeout_s):
+        raise NotReadyError(
+            f"No server listens at {server.urls[0]}. Start one (stateline run MODULE:APP), or give its address with "
+            "--url."
+        )
+    return server
+
+
+def _listens(url: str, timeout_s: float) -> bool:
+    """Return False if the machine at this address refuses. The first request tells anything else."""
+    parts = urlsplit(url)
+    with suppress(OSError):
+        try:
+            create_connection((parts.hostname, parts.port or _PORTS[parts.scheme]), timeout_s).close()
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def export_of(

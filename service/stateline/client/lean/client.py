@@ -65,7 +65,7 @@ class LeanClient:
 
     If one of `urls` does not answer, the next one is asked. The token is `token`, or the content of `token_file`. The
     file is read for each request, so the token may be renewed. Retries for an answer or the next rows end after
-    `retry_s`.
+    `retry_s`. `to_wait_longer` is what errors say of that.
     """
 
     urls: tuple[str, ...]
@@ -74,6 +74,7 @@ class LeanClient:
     ca_file: str | None = None
     timeout_s: float = 30.0
     retry_s: float = 120.0
+    to_wait_longer: str = "wait for longer (in Spark the option retry_s)"
 
     def ask(self, request: LeanRequest, *, patience_s: float | None = None) -> Any:
         """Return the answer's JSON, or None if it is empty.
@@ -163,7 +164,7 @@ class Failover:
     """Chooses the server and the pause of the next attempt, for one request or one stream. For one thread."""
 
     def __init__(self, client: LeanClient, patience_s: float) -> None:
-        self._urls, self._patience_s = client.urls, patience_s
+        self._urls, self._patience_s, self._to_wait_longer = client.urls, patience_s, client.to_wait_longer
         self._next = 0
         self._pauses = Pauses(patience_s)
         self.progressed = self._pauses.succeeded  # call it when data arrives: the time for retries restarts
@@ -179,7 +180,7 @@ class Failover:
         self._next += 1
         pause_s = self._pauses.next_s(error.retry_after_s if isinstance(error, PassingError) else 0.0)
         if pause_s is None:
-            raise NotReadyError(_given_up(url, error, self._patience_s)) from error
+            raise NotReadyError(_given_up(url, error, self._patience_s, self._to_wait_longer)) from error
         time.sleep(pause_s)
 
 
@@ -203,12 +204,12 @@ def _failure(url: str, response: HTTPResponse) -> StatelineError | PassingError:
     return error_of(reason, detail, response.status)
 
 
-def _given_up(url: str, error: Exception, patience_s: float) -> str:
+def _given_up(url: str, error: Exception, patience_s: float, to_wait_longer: str) -> str:
     why = (str(error) or type(error).__name__).rstrip(".")
     if isinstance(error, PassingError) and error.retry_after_s >= patience_s:
         return (
             f"{url} wants to be asked again in {error.retry_after_s:g} s, and only {patience_s:g} s are waited for it: "
-            f"{why}. Ask again then, or wait for longer (in Spark the option retry_s)."
+            f"{why}. Ask again then, or {to_wait_longer}."
         )
     if isinstance(error, PassingError) and error.status == 429:
         return (
@@ -218,5 +219,5 @@ def _given_up(url: str, error: Exception, patience_s: float) -> str:
         )
     return (
         f"{url} did not answer as it should for {patience_s:g} s: {why}. Is the server running there, and reached from "
-        "this machine? If it only takes longer, wait for longer (in Spark the option retry_s)."
+        f"this machine? If it only takes longer, {to_wait_longer}."
     )
