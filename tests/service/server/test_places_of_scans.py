@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,7 +14,8 @@ import pytest
 from service.server.test_large_reads import PAGE, STREAM, scan_process, scene, sockets
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, wait_until
-from support.processes.sql_processes import ENDLESS, busy, ticks_by_process
+from support.processes.sql_processes import ENDLESS, busy, is_answered, sent, ticks_by_process
+from support.run.patience import HANGING_S
 
 LONG = 20_000
 """Rows that no buffer on the way takes."""
@@ -25,8 +23,7 @@ LONG = 20_000
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, OwningWorker]]:
-    settings = ("server.scans.max=1", "sql.timeout.ms=60000")
-    with scene(tmp_path_factory.mktemp("places") / "state", *settings) as (one, worker):
+    with scene(tmp_path_factory.mktemp("places") / "state", "server.scans.max=1") as (one, worker):
         for at in range(0, LONG, 1_000):
             worker.put_all({f"X{number:05d}": "x" * 2_000 for number in range(at, at + 1_000)})
         worker.commit()
@@ -35,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, 
 
 
 def statement(one: Served, sql: str) -> httpx.Response:
-    return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0}, timeout=120)
+    return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0}, timeout=HANGING_S)
 
 
 def is_refused(one: Served) -> bool:
@@ -47,7 +44,7 @@ def is_refused(one: Served) -> bool:
 @contextmanager
 def streaming(one: Served) -> Iterator[Iterator[bytes]]:
     """The pieces of an answer that has begun."""
-    with httpx.Client(timeout=60) as client, client.stream("GET", f"{one.url}{STREAM}") as answer:
+    with httpx.Client(timeout=HANGING_S) as client, client.stream("GET", f"{one.url}{STREAM}") as answer:
         pieces = answer.iter_raw(4_096)
         next(pieces)
         assert is_refused(one)
@@ -57,12 +54,9 @@ def streaming(one: Served) -> Iterator[Iterator[bytes]]:
 @contextmanager
 def running_statement(one: Served) -> Iterator[socket.socket]:
     """A statement without an end, which has the place and runs. Its caller leaves at the end of the block."""
-    body = json.dumps({"sql": ENDLESS, "max_age_ms": 0})
-    head = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     before = ticks_by_process(one)
     while True:
-        with socket.create_connection(("127.0.0.1", urlsplit(one.url).port)) as connection:
-            connection.sendall((head + body).encode())
+        with sent(one, ENDLESS, max_age_ms=0) as connection:
             wait_until(lambda: is_answered(connection) or is_refused(one))
             if is_answered(connection):
                 assert b" 429 " in connection.recv(4_096)  # a look at the place had it just then
@@ -70,10 +64,6 @@ def running_statement(one: Served) -> Iterator[socket.socket]:
             wait_until(lambda: bool(busy(one, before)))  # until the scan process has read it, another one may answer
             yield connection
             return
-
-
-def is_answered(connection: socket.socket) -> bool:
-    return bool(select.select([connection], [], [], 0)[0])
 
 
 def kill_scans(one: Served) -> None:
@@ -103,7 +93,7 @@ def test_when_the_client_leaves_in_the_middle(running: tuple[Served, OwningWorke
         lambda one: one.fresh(f"{PAGE}&cursor=none"),
         lambda one: statement(one, "select none"),
         lambda one: statement(one, "select (value->>'none')::int / 0 from aircraft where error(key)"),
-        lambda one: httpx.post(f"{one.url}/v1/stores/aircraft/query", content=b"{", timeout=60),
+        lambda one: httpx.post(f"{one.url}/v1/stores/aircraft/query", content=b"{", timeout=HANGING_S),
     ],
 )
 def test_when_the_request_fails(running: tuple[Served, OwningWorker], fail: Callable[[Served], httpx.Response]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, served, until_ready, wait_until
-from support.processes.sql_processes import ENDLESS, busy, query_processes, ticks_by_process, ticks_of
+from support.processes.sql_processes import ENDLESS, busy, query_processes, sent, ticks_by_process, ticks_of
+from support.run.patience import HANGING_S
 
 ROWS = 200
 COUNT = "select count(*) as n from aircraft"
@@ -30,7 +27,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     try:
         worker.put_all({f"N{number:05d}": {"seats": number} for number in range(ROWS)})
         worker.commit()
-        with served(directory, "server.scan.processes=1", "sql.timeout.ms=60000") as running:
+        with served(directory, "server.scan.processes=1") as running:
             until_ready(running)
             wait_until(lambda: bool(running.scans()))
             yield running
@@ -39,7 +36,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def asked(one: Served, sql: str, **members: object) -> httpx.Response:
-    return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0, **members}, timeout=120)
+    return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0, **members}, timeout=HANGING_S)
 
 
 @pytest.mark.parametrize("killed", [query_processes, Served.scans], ids=["query process", "scan process"])
@@ -75,18 +72,8 @@ def test_a_statement_whose_process_is_killed_fails_and_the_next_one_is_right(
 
 def test_a_statement_goes_on_while_another_caller_waits(one: Served) -> None:
     long = "select count(*) as n from range(400000000) a, aircraft b where b.key = 'N00001' and a.range % 7 = 3"
-    with left_in_the_middle(one, long), ThreadPoolExecutor(1) as pool:
+    with sent(one, long, max_age_ms=60_000), ThreadPoolExecutor(1) as pool:
         stayed = pool.submit(asked, one, long, max_age_ms=60_000)
         before = ticks_by_process(one)
         wait_until(lambda: any(ticks_of(pid) - ticks > 20 for pid, ticks in before.items()) or stayed.done())
     assert stayed.result().json() == [{"n": 57_142_857}]
-
-
-@contextmanager
-def left_in_the_middle(one: Served, sql: str) -> Iterator[None]:
-    """A request whose caller leaves at the end of the block."""
-    with socket.create_connection(("127.0.0.1", urlsplit(one.url).port)) as connection:
-        body = json.dumps({"sql": sql, "max_age_ms": 60_000})
-        head = f"POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall((head + body).encode())
-        yield

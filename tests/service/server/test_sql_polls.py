@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,8 @@ import pytest
 from stateline.server.guard.tokens import hash_of
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, halt, served, until_ready, wait_until
-from support.processes.sql_processes import ENDLESS, busy, query_processes, ticks_by_process, ticks_of
+from support.processes.sql_processes import ENDLESS, busy, query_processes, sent, ticks_by_process, ticks_of
+from support.run.patience import HANGING_S
 
 COUNT = "select count(*) as n from aircraft"
 KEPT_MS = 60_000
@@ -44,14 +44,14 @@ def one(worker: OwningWorker) -> Iterator[Served]:
              for name, stores in (("first", "*"), ("second", "*"), ("some", ["counts"]))]  # fmt: skip
     tokens.write_text(json.dumps({"tokens": given}))
     tokens.chmod(0o600)
-    settings = ("server.scan.processes=1", "sql.timeout.ms=600000", f"server.tokens.file={tokens}")
+    settings = ("server.scan.processes=1", f"server.tokens.file={tokens}")
     with served(directory, *settings) as running:
         until_ready(running)
         wait_until(lambda: asked(running, "select 1").status_code == 200)
         yield running
 
 
-def asked(one: Served, sql: str, token: str = "first", timeout: float = 120, **members: Any) -> httpx.Response:
+def asked(one: Served, sql: str, token: str = "first", timeout: float = HANGING_S, **members: Any) -> httpx.Response:
     headers = {"Authorization": f"Bearer {token}"}
     body = {"sql": sql, "max_age_ms": KEPT_MS, **members}
     return httpx.post(f"{one.url}/v1/sql", json=body, headers=headers, timeout=timeout)
@@ -114,7 +114,7 @@ def test_a_poll_is_answered_without_the_scan_process(one: Served) -> None:
         again, of_another = asked(one, COUNT), asked(one, COUNT, "second")
         headers = {"Authorization": "Bearer first", "If-None-Match": first.headers["etag"]}
         parameters = {"q": COUNT, "max_age_ms": str(KEPT_MS)}
-        same = httpx.get(f"{one.url}/v1/sql", params=parameters, headers=headers, timeout=120)
+        same = httpx.get(f"{one.url}/v1/sql", params=parameters, headers=headers, timeout=HANGING_S)
     for each in (again, of_another):
         assert (each.status_code, each.json()) == (200, [{"n": 300}])
         named = ("content-type", "stateline-position", "stateline-isolation-level", "stateline-cut", "etag")
@@ -158,7 +158,7 @@ def test_an_envelope_says_when_the_rows_were_read(one: Served) -> None:
 def test_a_large_answer_is_kept_as_it_was_compressed(one: Served) -> None:
     sql = "select key, value from aircraft order by key"
     rows = asked(one, sql).json()
-    with scans_halted(one), httpx.Client(timeout=120) as client:
+    with scans_halted(one), httpx.Client(timeout=HANGING_S) as client:
         headers = {"Authorization": "Bearer first", "Accept-Encoding": "gzip"}
         body = {"sql": sql, "max_age_ms": KEPT_MS}
         with client.stream("POST", f"{one.url}/v1/sql", json=body, headers=headers) as answer:
@@ -167,21 +167,10 @@ def test_a_large_answer_is_kept_as_it_was_compressed(one: Served) -> None:
     assert json.loads(gzip.decompress(sent)) == rows
 
 
-def sent(one: Served, method: str, sql: str) -> socket.socket:
-    """The connection of a client that waits for the answer."""
-    url = httpx.URL(one.url)
-    given = {"params": {"q": sql}} if method == "GET" else {"json": {"sql": sql}}
-    request = httpx.Request(method, url.join("/v1/sql"), headers={"Authorization": "Bearer first"}, **given)  # type: ignore[arg-type]
-    head = [f"{method} {request.url.raw_path.decode()} HTTP/1.1", *(f"{n}: {v}" for n, v in request.headers.items())]
-    connection = socket.create_connection((url.host, url.port or 80), timeout=120)
-    connection.sendall("\r\n".join([*head, "", ""]).encode() + request.read())
-    return connection
-
-
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_run_goes_on_for_whoever_waits_and_ends_when_nobody_does(one: Served, method: str) -> None:
     sql, before = f"{ENDLESS} -- {method}", ticks_by_process(one)
-    first, second = sent(one, method, sql), sent(one, method, sql)
+    first, second = (sent(one, sql, "first", method) for _ in range(2))
     wait_until(lambda: bool(busy(one, before)))
     first.close()
     (pid,) = busy(one, before)
@@ -196,7 +185,7 @@ def test_a_scan_process_that_hangs_holds_up_its_callers_little_longer_than_their
     one: Served,
 ) -> None:
     with scans_halted(one), ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(asked, one, COUNT, timeout=60, max_age_ms=age, timeout_ms=100) for age in (0, 1)]
+        waiting = [pool.submit(asked, one, COUNT, max_age_ms=age, timeout_ms=100) for age in (0, 1)]
         for answer in [each.result() for each in waiting]:
             assert (answer.status_code, answer.json()["reason"]) == (503, "NOT_READY"), answer.text
             assert "gave no answer within 20.2 s" in answer.json()["detail"]
@@ -213,4 +202,4 @@ def test_a_statement_waits_for_the_scan_process_until_its_deadline(one: Served) 
     refused = asked(one, COUNT, max_age_ms=0, timeout_ms=200)
     assert (refused.status_code, refused.json()["reason"]) == (503, "NOT_READY")
     headers = {"Authorization": "Bearer first"}
-    assert httpx.get(f"{one.url}/v1/stores/aircraft/keys/N0001", headers=headers, timeout=120).status_code == 200
+    assert httpx.get(f"{one.url}/v1/stores/aircraft/keys/N0001", headers=headers, timeout=HANGING_S).status_code == 200

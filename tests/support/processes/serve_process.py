@@ -17,7 +17,7 @@ from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import PARTITIONS, make_app
 from support.processes.query_server import wait_until as wait_for_s
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, PATIENT
 
 PATIENCE_S = HANGING_S
 
@@ -53,7 +53,7 @@ def served(directory: Path, *settings: str) -> Iterator[Served]:
     """Serve the application of `query_server` from this state directory; killed at the end if it still runs."""
     directory.mkdir(exist_ok=True)
     port = free_port()
-    given = ("default.state.isolation.level=read_committed", f"state.dir={directory}", f"server.port={port}")
+    given = ("default.state.isolation.level=read_committed", f"state.dir={directory}", f"server.port={port}", PATIENT)
     command = ["serve", "support.apps.flights_app:app"]
     for setting in (*given, *settings):
         command += ["--set", setting]

@@ -20,7 +20,7 @@ from stateline.server.processes import uvicorn_settings
 from stateline.server.serving import Serving
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, PATIENT
 
 
 @dataclass
@@ -40,7 +40,8 @@ def served_here(state_dir: Path, *settings: str, app: App | None = None, until_r
     """
     port = free_port()
     app = app or make_app()
-    given = ["default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", *settings]
+    own = "default.state.isolation.level=read_committed", f"state.dir={state_dir}", f"server.port={port}", PATIENT
+    given = [*own, *settings]
     config = load_config(app.application_id, environment={}, overrides=given)
     api = create_app(app, config, for_nodes=peer_listener(config))
     running = uvicorn_settings(api, config)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import select
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from support.processes.serve_process import Served, arguments_of, descendants_of
+from support.run.patience import HANGING_S
 
 ENDLESS = "with recursive r(i) as (select 1 union all select i + 1 from r) select count(*) from r, aircraft"
 """A statement that runs until it is ended."""
@@ -39,3 +45,19 @@ def ticks_by_process(one: Served) -> dict[int, int]:
 def busy(one: Served, before: Mapping[int, int]) -> set[int]:
     """The query processes that have run a statement since then (`ticks_by_process`)."""
     return {pid for pid, ticks in ticks_by_process(one).items() if ticks - before.get(pid, 0) > _BUSY_TICKS}
+
+
+def sent(one: Served, sql: str, token: str = "", method: str = "POST", **members: Any) -> socket.socket:
+    """The connection of a client that waits for the answer; it leaves when this is closed."""
+    url = httpx.URL(one.url)
+    given: dict[str, Any] = {"json": {"sql": sql, **members}} if method == "POST" else {"params": {"q": sql, **members}}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = httpx.Request(method, url.join("/v1/sql"), headers=headers, **given)
+    head = [f"{method} {request.url.raw_path.decode()} HTTP/1.1", *(f"{n}: {v}" for n, v in request.headers.items())]
+    connection = socket.create_connection((url.host, url.port or 80), timeout=HANGING_S)
+    connection.sendall("\r\n".join([*head, "", ""]).encode() + request.read())
+    return connection
+
+
+def is_answered(connection: socket.socket) -> bool:
+    return bool(select.select([connection], [], [], 0)[0])
