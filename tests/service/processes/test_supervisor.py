@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -231,12 +232,32 @@ SLOW_AND_POLITE = (
 )
 
 
-def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_deadline(lines: Lines) -> None:
-    children = [child("slow", SLOW_AND_POLITE), child("last", POLITE, stop_order=1)]
-    with Supervisor(children, emit=lines, stop_timeout_s=4.0) as supervisor:
+def test_a_child_that_takes_longer_than_its_orders_share_still_has_until_the_deadline(
+    lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The share is over as soon as the child is told to stop, and the child ends when the next order was told, too."""
+    goes_on, passed_s = tmp_path / "goes-on", [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(passed_s), sleep=time.sleep)
+    monkeypatch.setattr("stateline.processes.supervisor.time", clock)
+
+    def emit(name: str, line: str) -> None:
+        lines(name, line)
+        if line == "told":
+            passed_s.append(HANGING_S)
+        elif (name, line) == ("last", "bye"):
+            goes_on.touch()
+
+    slow = (
+        READY + "def end(*_):\n os.write(1, b'told\\n')\n"
+        f" while not os.path.exists({str(goes_on)!r}): time.sleep(0.01)\n"
+        " sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nprint('up', flush=True)\ntime.sleep(3600)"
+    )
+    children = [child("slow", slow), child("last", POLITE, stop_order=1)]
+    with Supervisor(children, emit=emit, stop_timeout_s=2 * HANGING_S) as supervisor:
         until(lambda: len(lines.about("up")) == 2, supervisor)
     assert lines.about("killed") == []
-    assert lines[-1] == "stateline | slow stopped (exit code 0)."
+    assert "stateline | slow stopped (exit code 0)." in lines
 
 
 def test_a_child_of_the_last_order_has_as_long_as_it_says(lines: Lines) -> None:
