@@ -19,8 +19,9 @@ import httpx
 import pytest
 
 from stateline.cli.sql.session import parts_of
+from support.http.faulty_proxy import faulty_proxy
 from support.processes import forked
-from support.processes.query_server import OwningWorker
+from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
 
@@ -227,20 +228,22 @@ def test_a_shell_completes_names_runs_statements_of_several_lines_and_remembers_
 
 
 def test_ctrl_c_ends_a_statement_and_not_the_shell(url: httpx.URL, tmp_path: Path) -> None:
-    shell = Terminal(url, tmp_path)
-    shell.expect("sql>")
-    shell.type(f"{SLOW};\r")
-    shell.expect("11;")
-    time.sleep(0.5)  # the statement runs, or is about to
-    shell.type("\x03")
-    shell.expect("Cancelled.")
-    shell.expect("sql>")
-    shell.type("\x03")  # at the prompt
-    shell.type("select 6 * 8 as n;\r")
-    shell.expect("\n 48\n(1 row)\n")
-    shell.expect("sql>")
-    shell.type("\x04")
-    assert shell.end() == 0
+    with faulty_proxy(url.port or 0) as proxy:
+        shell = Terminal(httpx.URL(proxy.url), tmp_path)
+        shell.expect("sql>")
+        before = len(proxy.requests)
+        proxy.lose_connections()  # the statement makes one of its own, which shows that it was sent
+        shell.type(f"{SLOW};\r")
+        wait_until(lambda: len(proxy.requests) > before)
+        shell.type("\x03")
+        shell.expect("Cancelled.")
+        shell.expect("sql>")
+        shell.type("\x03")  # at the prompt
+        shell.type("select 6 * 8 as n;\r")
+        shell.expect("\n 48\n(1 row)\n")
+        shell.expect("sql>")
+        shell.type("\x04")
+        assert shell.end() == 0
 
 
 def test_ctrl_d_ends_the_shell_on_an_empty_line_alone(url: httpx.URL, tmp_path: Path) -> None:
