@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 
 from stateline import serdes
 from stateline.deployment.pipelines.epoch_marker import EpochMarker
-from stateline.log import embedded_producer
+from stateline.log import Log, embedded_producer
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import Pipeline, Windowing
 from stateline.model.topic import Topic
@@ -212,13 +212,16 @@ def test_strangers_have_no_threads_and_a_bounded_number_and_time(
     receiver: RowReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "MOST_STRANGERS", 8)
-    threads = threading.active_count()
+
+    def threads() -> int:
+        return sum(getattr(thread, "_target", None) == receiver._serve for thread in threading.enumerate())
+
     with ExitStack() as open_ones:
         silent = [open_ones.enter_context(socket.create_connection(receiver.address)) for _ in range(100)]
         for connection in silent[:-8]:
             connection.settimeout(HANGING_S)
             assert connection.recv(1) == b"", "a later one has its place"
-        assert threading.active_count() <= threads, "those of earlier tests may end"
+        assert threads() == 0
         with closing(received(receiver, STREAM, results(9)[:1])) as rows:
             assert rows.count == 50
 
@@ -348,13 +351,21 @@ def test_executors_get_nothing_of_a_pipeline_that_may_not_be_one_to_pickle() -> 
     pickle.dumps(for_executors(replace(TABLE, reads=(locked,), static=(locked,), function=lambda frame: frame)))
 
 
-class Slowly(list[RecordParts]):
-    """Records that take their time."""
+class LaterThanIsAllowed(list[RecordParts]):
+    """Records of which the second comes when a reader has found that their transaction was open for too long."""
+
+    def __init__(self, records: Iterable[RecordParts], log: Log) -> None:
+        super().__init__(records)
+        self._log = log
 
     def __iter__(self) -> Iterator[RecordParts]:
-        for record in super().__iter__():
-            time.sleep(0.2)
-            yield record
+        first, *others = super().__iter__()
+        yield first
+        time.sleep(0.6)
+        with closing(self._log.consumer()) as consumer:
+            consumer.assign({TopicPartition(first[0], 0): 0})
+            assert consumer.poll(10, 0.0) == []
+        yield from others
 
 
 @pytest.mark.parametrize(("owns", "error"), [(True, RetryLaterError), (False, FencedError)])
@@ -368,26 +379,14 @@ def test_a_micro_batch_that_takes_longer_than_a_transaction_may_is_not_taken_for
         with closing(bench.log.admin()) as admin:
             writer.create_topic(admin, {})
         writer.take_over()
-        reading = threading.Thread(target=drain_for, args=(bench.log, topic, 2.5))
-        reading.start()
-        records = Slowly((topic, b"k%d" % n, b"v", 1, None) for n in range(10))
+        records = LaterThanIsAllowed(((topic, b"k%d" % n, b"v", 1, None) for n in range(10)), bench.log)
         epoch = EpochRows(records, [], EpochMarker("query", 0, (), 0, {}))
         may_write[0] = owns
         with pytest.raises(error) as refused:
             writer.write(epoch, StepClock(0.0))
         assert ("ends a transaction after 0.5 s" in str(refused.value)) == owns
-        reading.join()
         assert bench.values(topic) == []
         writer.close()
-
-
-def drain_for(log: EmbeddedLog, topic: str, seconds: float) -> None:
-    """Read, as those do who find that a transaction has been open for too long."""
-    until_s = time.monotonic() + seconds
-    with closing(log.consumer()) as consumer:
-        consumer.assign({TopicPartition(topic, 0): 0})
-        while time.monotonic() < until_s:
-            consumer.poll(10, 0.05)
 
 
 def test_a_transaction_gets_as_long_as_its_rows_need_and_no_longer_than_may_be(tmp_path: Path) -> None:
