@@ -24,11 +24,11 @@ from service.server.test_workers_metrics import TOLD
 from stateline.cli.nodes.certificates import make_authority, make_certificate
 from stateline.config.loading import PREFIX, load_config
 from stateline.config.settings import Config
+from stateline.deployment.backup_figures import FIGURES
 from stateline.deployment.json_files import decoded
 from stateline.deployment.workers.figures import WorkerFigures
 from stateline.dsl.app import App
 from stateline.problem_kinds import PROBLEMS
-from stateline.server.backups.keeping import FIGURES
 from stateline.server.certificates import Certificates
 from stateline.server.nodes.keys import node_keys
 from stateline.server.nodes.traffic import Traffic

@@ -19,8 +19,9 @@ from starlette.routing import BaseRoute, Route
 
 from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
+from stateline.deployment.backup_figures import BackupFigures
 from stateline.dsl.app import App
-from stateline.server.backups.keeping import BackupFigures, BackupKeeper
+from stateline.server.backups.keeping import BackupKeeper
 from stateline.server.backups.making import BackupMaker
 from stateline.server.changes.pending import ChangeSource
 from stateline.server.changes.routes import OPERATIONS as CHANGES

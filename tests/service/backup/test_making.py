@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import logging
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -19,12 +20,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from stateline import serdes
 from stateline.config.loading import load_config
+from stateline.deployment.backup_figures import BackupFigures
 from stateline.deployment.stores.topology_file import PublishedTopology, publish_topology
 from stateline.deployment.workers.instance_file import Instance, lock_path
 from stateline.dsl.app import App
 from stateline.query.values import HostedPartition
 from stateline.server.backups import keeping
-from stateline.server.backups.keeping import BackupFigures, BackupKeeper
+from stateline.server.backups.keeping import BackupKeeper
 from stateline.server.backups.making import BackupMaker
 from stateline.server.state.worker_connection import LinkedForCopy
 from stateline.server.state.workers import Workers
@@ -159,6 +161,33 @@ def test_a_backup_of_all_live_workers_is_whole(node: Node, caplog: pytest.LogCap
     assert re.fullmatch(r"Backup \S+ made: [\d,]+ bytes, of which 0 were new\.", caplog.messages[-1])
     assert figures.failed == 0
     assert figures.last_ms == figures.tasks["0_0"] == figures.tasks["0_1"] > figures.tasks["0_2"] == 0
+
+
+def test_no_backup_is_written_to_a_location_that_has_lost_all_of_them(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.hanging.clear()
+    node.kept(until_made=1)
+    backups = node.root / "backups"
+    backups.rename(node.root / "unmounted")
+    backups.mkdir()
+    assert node.kept(until_failed=2).failed >= 2
+    assert not [*backups.iterdir()]
+    (told, *_) = (each.getMessage() for each in caplog.records if each.levelno == logging.ERROR)
+    assert told.endswith(
+        f"failed: {backups} has no backup any more, and this node has written some there. If it is a mount, mount it. "
+        "To begin anew there, run stateline backup now."
+    )
+    backups.rmdir()
+    (node.root / "unmounted").rename(backups)
+    before = node.figures.made
+    assert node.kept(until_made=before + 1).made > before
+    shutil.rmtree(backups / "app")
+    begins_anew = node.maker
+    asyncio.run(begins_anew.make(backup_id(1)))
+    begins_anew.close()
+    before = node.figures.made
+    assert node.kept(until_made=before + 1).made > before
 
 
 def test_a_task_that_is_no_more_has_no_age(node: Node) -> None:

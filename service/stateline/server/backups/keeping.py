@@ -1,8 +1,7 @@
 """`BackupKeeper`: makes a backup at each interval, and sweeps the location now and then.
 
-Its figures are in ``<application>/backups.json``, so that each server process can tell them, and they survive restarts:
-
-    {"last_ms", "made", "failed", "written_bytes", "written_files", "tasks": {task: when its newest was made, or 0}}
+If the location has no backup although this node has written some there, it makes none: the location may be the empty
+place of a mount. `stateline backup now` begins anew there.
 """
 
 from __future__ import annotations
@@ -11,43 +10,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import orjson
 
+from stateline.deployment.backup_figures import FIGURES, BackupFigures
 from stateline.deployment.json_files import publish
 from stateline.server.backups.making import BackupMaker
-from stateline_store import DamagedDataError, RetryLaterError, StatelineError
+from stateline_store import DamagedDataError, DoesNotExistError, RetryLaterError, StatelineError
 from stateline_store.clock import now_ms
 from stateline_store.snapshots.backup import backup_id
 
 _log = logging.getLogger(__name__)
 
-FIGURES = "backups.json"  # on disk: never change
 _SWEEP_INTERVAL_MS = 60 * 60 * 1000
-
-
-@dataclass(slots=True)
-class BackupFigures:
-    """Since the first backup of this state directory. `last_ms` is when the newest was made, in milliseconds since the
-    epoch; 0 before the first. A backup that lacks a task of this node is written, and counts as failed. `tasks` has the
-    same time by task, for all tasks of the application with stores on disk, also of other nodes."""
-
-    last_ms: int = 0
-    made: int = 0
-    failed: int = 0
-    written_bytes: int = 0
-    written_files: int = 0
-    tasks: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, application: Path) -> BackupFigures:
-        """Read the file. All are 0 without one, and for an unreadable one."""
-        try:
-            return cls(**orjson.loads((application / FIGURES).read_bytes()))
-        except (OSError, orjson.JSONDecodeError, TypeError):
-            return cls()
 
 
 class BackupKeeper:
@@ -76,7 +53,9 @@ class BackupKeeper:
     async def _make(self, at_ms: int) -> None:
         figures, made = BackupFigures.read(self._application), None
         with _logged(f"The backup of {backup_id(at_ms)}"):
+            await self._maker.refuse_lost(figures)
             made = await self._maker.make(backup_id(at_ms))
+            figures.location = self._maker.location.url
             figures.written_bytes += made.written.bytes
             figures.written_files += made.written.files
             figures.tasks |= dict.fromkeys(made.backup.committed, made.backup.created_at_ms)
@@ -103,7 +82,7 @@ def _logged(what: str) -> Iterator[None]:
     try:
         yield
     except (StatelineError, OSError) as error:
-        say = _log.error if isinstance(error, DamagedDataError) else _log.warning
+        say = _log.error if isinstance(error, DamagedDataError | DoesNotExistError) else _log.warning
         say("%s failed: %s", what, error)
     except Exception:  # noqa: BLE001 - a defect
         _log.exception("%s failed", what)

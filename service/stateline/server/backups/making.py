@@ -21,6 +21,7 @@ from stateline.backup.reading import declared
 from stateline.backup.retention import Swept, sweep
 from stateline.backup.writing import BackupWriter, Written
 from stateline.config.settings import Config
+from stateline.deployment.backup_figures import BackupFigures
 from stateline.deployment.stores.resets import followed_epoch
 from stateline.deployment.stores.topology_file import Placement, read_topology
 from stateline.deployment.workers.instance_file import lock_path
@@ -91,6 +92,11 @@ class BackupMaker:
     async def sweep(self) -> Swept:
         """Delete old backups and files without one, of all nodes."""
         return await self._run(sweep, self.location, self._config.backup_retention_ms, self._config.backup_keep)
+
+    async def refuse_lost(self, figures: BackupFigures) -> None:
+        """Raise `DoesNotExistError` if the location has no backup although these figures are of backups there."""
+        if figures.location == self.location.url:
+            await self._run(self.location.refuse_empty)
 
     def close(self) -> None:
         """Stop what is being written."""

@@ -34,8 +34,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stateline.deployment.backup_figures import BackupFigures
 from stateline.model.topology import Topology
-from stateline.server.backups.keeping import BackupFigures
 from stateline.server.console.history import History
 from stateline.server.contract.answers import json_response
 from stateline.server.contract.arguments import Arguments

@@ -29,9 +29,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from stateline.deployment.backup_figures import BackupFigures
 from stateline.deployment.workers.instance_file import instance_path, lock_path, locked_instances, starts
 from stateline.model.topology import Topology
-from stateline.server.backups.keeping import BackupFigures
 from stateline.server.certificates import Certificates
 from stateline.server.changes.routes import ChangeRoutes
 from stateline.server.cluster_view import ClusterPipelines
