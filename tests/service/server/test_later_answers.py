@@ -151,8 +151,23 @@ def test_answers_come_in_the_order_of_the_requests_however_they_arrive(scene: Sc
                     connection.sendall(piece)
             waiting.append(key)
             take(chosen.choice([0, 0, 3, 10]))
-            take(0)
+        take(0)
     assert ways == {"once", "later", "routes"}
+
+
+def test_a_request_behind_one_that_another_node_answers_waits_for_its_turn(scene: Scene) -> None:
+    """The first request of the connection, which was parsed, and one with the same headers, which need not be."""
+    with scene.connected() as connection:
+        answers = Answers(connection)
+        connection.sendall(request("h1"))
+        wait_until(lambda: bool(scene.held))
+        connection.sendall(request("o2"))
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(HANGING_S)
+        scene.server.servers[0].get_loop().call_soon_threadsafe(scene.held.pop(), told("h1", "later"))
+        assert [answers.next()[1]["key"] for _ in range(2)] == ["h1", "o2"]
 
 
 def test_what_many_send_ahead_of_an_answer_waits_without_filling_memory(scene: Scene) -> None:

@@ -139,7 +139,7 @@ class ProblemProtocol(BoundedProtocol):
     def _answer_again(self, data: bytes) -> bool:
         """Answer a request that has the remembered headers. Returns whether it was answered, or another node asked."""
         line = _PLAIN_LINE.match(data)
-        if line is None or data[line.end() :] != self._sent_again or not self._can_write():
+        if line is None or data[line.end() :] != self._sent_again or not self._can_answer():
             return False
         body = self._ask(line[1], line[2], self._parsed)
         if body is None:
@@ -203,8 +203,7 @@ class ProblemProtocol(BoundedProtocol):
         return (
             self._left > 0
             and not self._is_last
-            and (self.cycle is None or self.cycle.response_complete)
-            and self._can_write()
+            and self._can_answer()
             and parser.get_method() == b"GET"
             and parser.should_keep_alive()
             and parser.get_http_version() == "1.1"
@@ -212,8 +211,10 @@ class ProblemProtocol(BoundedProtocol):
             and take_json(self.headers)
         )
 
-    def _can_write(self) -> bool:
-        return not self.flow.write_paused and not self.transport.is_closing()
+    def _can_answer(self) -> bool:
+        """Whether no earlier request waits for its answer, and the client reads."""
+        is_free = self.cycle is None or self.cycle.response_complete
+        return is_free and not self.flow.write_paused and not self.transport.is_closing()
 
     def _ask(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> bytes | None:
         """Return the body of an answer, b"" if `_take_later` will get it, or None if the application must answer."""
