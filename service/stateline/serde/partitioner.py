@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from confluent_kafka import murmur2
 
-
-def home_partition(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's partitioner chooses for this key."""
-    return int(murmur2(key, partitions))  # masks to 31 bits itself, as Kafka does
+home_partition: Callable[[bytes, int], int] = murmur2
+"""Return the partition of so many that Kafka's partitioner chooses for this key. It masks to 31 bits, as Kafka does."""

@@ -173,7 +173,7 @@ def create_app(
     api.add_middleware(MeasuringMiddleware, routes=api.routes, measuring=measuring)
     for kind, handler in {**HANDLERS, HTTPException: _for_the_lost(page)}.items():
         api.add_exception_handler(kind, handler)
-    api.state.at_once = None  # what `http_protocol` looks for
+    api.state.at_once = api.state.repeated = None  # what `http_protocol` looks for
     points = PointReads(
         serving.stores,
         serving.partitions,
@@ -189,7 +189,7 @@ def create_app(
     )
     serving.for_nodes.points, serving.for_nodes.tell = points.answer_for_node, measuring.tell_message
     if admit is not None and config.tracing_exporter == "none":  # which makes no spans
-        api.state.at_once = points.answer
+        api.state.at_once, api.state.repeated = points.answer, points.repeated
     return api
 
 

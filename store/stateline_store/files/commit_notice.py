@@ -28,6 +28,8 @@ import os
 import secrets
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,7 +73,10 @@ class NoticeStatus(NamedTuple):
 class NoticeView:
     """A reader's view of a notice. Each attribute reads the mapping, which takes a few nanoseconds."""
 
-    __slots__ = ("_mapping", "path", "slots")
+    __slots__ = ("_mapping", "path", "said", "slots")
+
+    said: Callable[[], bytes]
+    """Returns all slots as bytes, for comparison and for `taken_apart`."""
 
     def __init__(self, path: Path) -> None:
         """Map the notice. Raises `NotPresentError` when no owner has created it yet, `NewerFormatError` for one of a
@@ -80,8 +85,12 @@ class NoticeView:
         mapping = _map(path, mmap.PROT_READ)
         if mapping is None:
             raise NotPresentError(f"{path} does not exist yet: no owner has opened this store here. Ask again.")
-        self._mapping = mapping
-        self.slots = memoryview(mapping).cast("Q")
+        self._take(mapping)
+
+    def _take(self, mapping: mmap.mmap) -> None:
+        self._mapping, self.slots = mapping, memoryview(mapping).cast("Q")
+        # No call in Python, because each read of a key asks.
+        self.said = partial(mapping.__getitem__, slice(8, _SIZE))  # type: ignore[assignment]  # bytes of a slice
 
     @property
     def generation(self) -> int:
@@ -113,10 +122,6 @@ class NoticeView:
         """All slots behind the commit number."""
         return NoticeStatus._make(self.slots[_COMMITTED_AT:].tolist())
 
-    def said(self) -> bytes:
-        """Return all slots as bytes, for comparison."""
-        return self._mapping[8:_SIZE]
-
     @property
     def state(self) -> StoreState:
         """The state of the store. A killed owner leaves its last state: check its lock."""
@@ -133,12 +138,18 @@ class NoticeView:
         when there is none; the old mapping stays then."""
         fresh = NoticeView(self.path)
         self.close()
-        self._mapping, self.slots = fresh._mapping, fresh.slots
+        self._take(fresh._mapping)
 
     def close(self) -> None:
         """Unmap; a second call does nothing."""
         self.slots.release()
         self._mapping.close()
+
+
+def taken_apart(said: bytes) -> tuple[int, int, NoticeStatus]:
+    """Return generation, commit number and status of `NoticeView.said`."""
+    generation, number, *status = memoryview(said).cast("Q").tolist()
+    return generation, number, NoticeStatus._make(status)
 
 
 class CommitNotice:

@@ -26,7 +26,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from stateline_store.engines.engine import no_key
+from stateline_store.engines.engine import Commit, no_key
 from stateline_store.errors import (
     NewerFormatError,
     NotPresentError,
@@ -66,6 +66,9 @@ class SecondaryReader(Reader):
         self._scratch = scratch_directory
         self._secondary: RocksDBSecondary | None = None
         self._closed = False
+        self.shown: Commit | None = None
+        """The commit that is read, as of the last refresh; None while nothing can be read. Another refresh, another
+        object."""
         self.notice = NoticeView(notice_path)
         try:
             scratch_directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -137,7 +140,7 @@ class SecondaryReader(Reader):
 
     def get(self, key: bytes) -> bytes | None:
         """Return the committed value as of the last refresh, None if there is none."""
-        secondary = self._open()
+        secondary = self._secondary or self._open()
         try:
             value: bytes | None = secondary.db.get(key)
         except Exception as error:  # rocksdict raises nothing narrower
@@ -191,6 +194,7 @@ class SecondaryReader(Reader):
                 continue
             if secondary.commit.number >= wanted and self.notice.generation == generation:
                 self._generation, self._number = generation, secondary.commit.number
+                self.shown = secondary.commit
                 return
             failure = RetryLaterError(
                 f"{self._directory} shows commit {secondary.commit.number}, but {wanted} is announced."
@@ -240,6 +244,6 @@ class SecondaryReader(Reader):
         return value
 
     def _drop(self) -> None:
-        secondary, self._secondary = self._secondary, None
+        secondary, self._secondary, self.shown = self._secondary, None, None
         if secondary is not None:
             secondary.close()

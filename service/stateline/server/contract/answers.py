@@ -6,7 +6,9 @@ damage: it raises `DamagedDataError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -24,13 +26,14 @@ from stateline.query.values import (
     failures_of,
     merged_position,
 )
-from stateline.serde.key_text import key_text
-from stateline.serde.plain import Serde
+from stateline.serde.key_text import key_text, may_have_text
+from stateline.serde.plain import JsonSerde, Serde, StringSerde
 from stateline.serde.record_members import headers_of
 from stateline.server.contract.formats import WHOLE, Shape
 from stateline.server.contract.observation import observed
 from stateline.server.contract.problems import failures_json
 from stateline_store import DamagedDataError, InvalidArgumentError, Windowed
+from stateline_store.rows.timestamped_rows import TIMESTAMP, UNKNOWN_TIMESTAMP
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -109,6 +112,30 @@ def entry_members(definition: StoreDefinition, entry: Entry, *, with_key: bool =
 def found_members(definition: StoreDefinition, key: bytes, stored: Value | None) -> dict[str, Any]:
     """Return `found`, `key` and `value_members` of a key that was looked up."""
     return {"found": stored is not None, **key_members(definition.key, key), **value_members(definition, stored)}
+
+
+# The same as `to_json` of these types for what can be shown, without a call in Python.
+_QUICKLY: dict[type, Callable[[bytes], Any]] = {StringSerde: bytes.decode, JsonSerde: orjson.Fragment}
+
+
+def found_reader(definition: StoreDefinition) -> Callable[[bytes, bytes], dict[str, Any]]:
+    """Return `found_members` of a key-value store's rows, with what they have in common prepared. It takes half the
+    time."""
+    if not definition.timestamped or definition.headers or may_have_text(definition.key):
+        return partial(found_members, definition)
+    unpack = TIMESTAMP.unpack_from
+    key_to_json = _QUICKLY.get(type(definition.key), definition.key.key_to_json)
+    to_json = _QUICKLY.get(type(definition.value), definition.value.to_json)
+
+    def members(key: bytes, stored: bytes) -> dict[str, Any]:
+        try:
+            (at,) = unpack(stored)
+            timestamp = None if at == UNKNOWN_TIMESTAMP else at
+            return {"found": True, "key": key_to_json(key), "value": to_json(stored[8:]), "timestamp": timestamp}
+        except (InvalidArgumentError, UnicodeDecodeError, struct.error):
+            return found_members(definition, key, stored)  # raises what is wrong
+
+    return members
 
 
 def key_members(serde: Serde, key: bytes) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 HEADER = b"x-request-id"
@@ -20,15 +20,20 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0
 # In a message between nodes. On the wire: never change.
 _MEMBER = "request_id"
 
-_PREFIX = secrets.token_hex(6)
-_NUMBERS = itertools.count(1)
+new_id: Callable[[], str] = map(f"{secrets.token_hex(6)}-{{:x}}".format, itertools.count(1)).__next__
+"""Return an id that no other request of this server has. Each read of a key asks, so it makes no call in Python."""
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the id that the client sent (`x-request-id`, else the trace id of `traceparent`), or a new one.
+    """Return the id that the client sent (`sent_id`), or a new one."""
+    return sent_id(headers) or new_id()
 
-    `headers` have names in lower case. An id is replaced if it has over 128 characters, or others than letters, digits
-    and ``._:/+=@~-``.
+
+def sent_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the id that the client sent: `x-request-id`, else the trace id of `traceparent`.
+
+    `headers` have names in lower case. An id counts as none if it has over 128 characters, or others than letters,
+    digits and ``._:/+=@~-``.
     """
     trace = None
     for name, value in headers:
@@ -36,7 +41,7 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
             return value.decode("ascii")
         if name == b"traceparent" and (found := _TRACEPARENT.fullmatch(value)):
             trace = found[1].decode("ascii")
-    return trace or f"{_PREFIX}-{next(_NUMBERS):x}"
+    return trace
 
 
 class AskedBy(NamedTuple):

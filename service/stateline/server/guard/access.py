@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
@@ -58,14 +58,22 @@ _POLICY_VIOLATION = 1008  # RFC 6455
 _log = logging.getLogger(__name__)
 
 
-def install_guard(
-    api: Starlette, config: Config, limits: Limits, tokens: Tokens | None
-) -> Callable[[Scope, str], str] | None:
+class Admission(NamedTuple):
+    """A request that may read a store. `token` is the token's name, empty without tokens. `is_valid` returns whether
+    the same request would still be admitted; None if it always would."""
+
+    token: str = ""
+    is_valid: Callable[[], bool] | None = None
+
+
+Admit = Callable[[Scope, str], Admission]
+
+
+def install_guard(api: Starlette, config: Config, limits: Limits, tokens: Tokens | None) -> Admit | None:
     """Put the guard in front of `api`, if the settings need one. Without `tokens`, refuse web pages of other sites.
 
     Returns a function that guards a GET before the application sees it. It takes the scope and the store's name. It
-    returns the token's name, which is empty without tokens, or raises what refuses the request. Returns None if no
-    request may be answered there.
+    raises what refuses the request. Returns None if no request may be answered there.
     """
     if tokens is not None or limits.limits_rate:
         api.add_middleware(AccessMiddleware, tokens=tokens, limits=limits)
@@ -90,28 +98,28 @@ def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
         limits.admit(caller_named(holder, client))
 
 
-def _guarded_sites(api: Starlette, config: Config) -> Callable[[Scope, str], str]:
+def _guarded_sites(api: Starlette, config: Config) -> Admit:
     sites = Sites(config)
     api.add_middleware(SitesMiddleware, sites=sites)
     return partial(_of_this_site, sites)
 
 
-def _of_no_page(guard: Callable[[Scope, str], str], scope: Scope, store: str) -> str:
+def _of_no_page(guard: Admit, scope: Scope, store: str) -> Admission:
     if any(name == b"origin" for name, _ in scope["headers"]):
         raise ForbiddenError("The middleware decides about requests of pages.")
     return guard(scope, store)
 
 
-def _holder(tokens: Tokens, scope: Scope, store: str) -> str:
+def _holder(tokens: Tokens, scope: Scope, store: str) -> Admission:
     holder = tokens.holder(bearer_token(scope["headers"]))
     _check_stores(holder, (store,))
-    return holder.name
+    return Admission(holder.name, partial(tokens.is_valid, holder))
 
 
-def _of_this_site(sites: Sites, scope: Scope, store: str) -> str:
+def _of_this_site(sites: Sites, scope: Scope, store: str) -> Admission:
     del store  # everybody reads every one
     sites.check(scope)
-    return ""
+    return Admission()
 
 
 def guarded(operations: Iterable[Operation], config: Config) -> tuple[Operation, ...]:

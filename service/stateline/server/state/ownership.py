@@ -64,7 +64,8 @@ class Ownership:
 
     def is_active(self, task_id: str) -> bool:
         """Whether a live worker here runs this task, and no other worker can have it."""
-        found = self._workers.runs(task_id)
+        known = self._workers.running.get(task_id)  # in as few calls as can be, because each read asks
+        found = (known is not None and known.owns_tasks) or self._workers.runs(task_id)
         if found and self._given_back_ms:
             self._given_back_ms.pop(task_id, None)
         return found

@@ -24,6 +24,7 @@ from stateline.query.values import CopyStatus, Failure, Outcome, PartitionAnswer
 from stateline.rows.ranges import store_schema
 from stateline.server.state.ownership import Ownership
 from stateline.server.state.served_stores import ServedStore
+from stateline.server.state.still import Still
 from stateline_store import (
     Layout,
     NotPresentError,
@@ -73,32 +74,6 @@ class _Open:
         """Return the estimated seconds to catch up; 0 if it is not behind."""
         reader = self.reader
         return max(1, reader.notice.commit_number - reader.shown_number) * self.commit_s if reader.is_behind else 0.0
-
-
-class Still:
-    """An active partition as of its last answer. While it is unchanged, a read of a key only reads the value. Most
-    reads do, because commits are rarer."""
-
-    __slots__ = ("_found", "_open", "_ownership", "_place", "_said", "position")
-
-    def __init__(
-        self, place: tuple[str, str], found: _Open, opened: Mapping[tuple[str, str], _Open], ownership: Ownership
-    ) -> None:
-        self._place, self._found, self._open, self._ownership = place, found, opened, ownership
-        self._said = found.reader.notice.said()
-        self.position = found.reader.position
-
-    def value(self, key: bytes) -> tuple[bytes | None] | None:
-        """Return the stored value of this key in a tuple, which has None for an absent key. Returns None if the
-        partition may have changed. Raises the reader's errors."""
-        found, reader = self._found, self._found.reader
-        if self._open.get(self._place) is not found or reader.notice.said() != self._said:
-            return None
-        # A reopened secondary may show more than was announced.
-        if reader.position is not self.position or not self._ownership.is_active(self._place[0]):
-            return None
-        found.asked_s = time.monotonic()
-        return (reader.get(key),)
 
 
 class Partitions:
@@ -163,13 +138,10 @@ class Partitions:
         """Return the partition's state in this new answer. None if each answer needs its own look at the notice."""
         place = (store.placement.task_id(partition), store.name)
         found = self.readers.get(place)
-        if found is None or found.plain or found.status is None or store.name in self._epochs or store.is_global:
+        if found is None or found.plain or store.name in self._epochs or store.is_global:
             return None
-        still = Still(place, found, self.readers, self._ownership)
-        # The worker may have written the notice since.
-        says_the_same = found.status[0] == found.reader.notice.status and found.status[2] is answer.copy
-        is_it = answer.copy.served_by == "active" and still.position is answer.position and not found.reader.is_behind
-        return still if is_it and says_the_same else None
+        still = Still(found, place[0], answer.copy, self._ownership)
+        return still if answer.copy.served_by == "active" and still.position is answer.position else None
 
     def open(self, store: ServedStore, partition: int) -> SecondaryReader:
         """Return the reader of this partition. Open it if necessary.

@@ -72,6 +72,8 @@ class ServedStores:
         self._served: dict[str, ServedStore] = {}
         self._own: dict[str, ServedStore] = {}
         self._read: PublishedTopology | None = None
+        self.changes = 0
+        """How often `read` has found something new. While it stays, `get` returns the same stores."""
         uncounted = [TaskId(s.ordinal, number) for s in topology.subtopologies for number in range(_MOST_UNCOUNTED)]
         self._tasks = frozenset(map(str, uncounted))
 
@@ -139,6 +141,7 @@ class ServedStores:
         read = read_topology(self._application)
         if read == self._read:
             return
+        self.changes += 1
         self._read, self._tasks, placements = read, read.task_ids(), read.placements()
         for name, store in self._global.items():
             self._global[name] = replace(store, placement=Placement(GLOBAL, 1, None, stopped=read.stopped or None))

@@ -115,6 +115,12 @@ class WorkerConnection:
         return self.lease_until_ms == math.inf or boot_ms() < self.lease_until_ms
 
     @property
+    def owns_tasks(self) -> bool:
+        """Whether the connection is open and the lease holds: `alive` and `holds_lease` in one, as each read asks."""
+        exchange, until_ms = self._exchange, self.lease_until_ms
+        return not exchange.is_over and not exchange.is_closing() and (until_ms == math.inf or boot_ms() < until_ms)
+
+    @property
     def answers(self) -> bool:
         """Whether the worker is connected, has answered once, and owes no sign of life for `SILENT_AFTER_S`."""
         if not self._exchange.heard_at_s:  # its lease is unknown, so its tasks would be standbys

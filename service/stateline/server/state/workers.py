@@ -74,7 +74,8 @@ class Workers:
         self._refreshing = asyncio.Lock()
         self._connections: dict[str, WorkerConnection] = {}
         self._live_owners: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
-        self._runs: dict[str, WorkerConnection] = {}  # by task; as of the last refresh
+        self.running: dict[str, WorkerConnection] = {}
+        """By task: the connections that `runs` has found since the last refresh."""
         self._leases: dict[str, tuple[str, float]] = {}  # by task: the instance that ran it last, and until when
         self._refused: set[str] = set()  # instances at whose socket a process of another user listens
         self._interrupted: dict[str, Interruption] = {}  # by instance
@@ -92,7 +93,7 @@ class Workers:
                 self._on_change()  # a task may have got its owner
             if any(_is_assigned_anew(known.get(name), each) for name, each in self.instances.items()):
                 self.assigned_at_ms = boot_ms()
-            self._runs.clear()
+            self.running.clear()
             self._note_leases()
             self._note_interruptions()
             for name, connection in list(self._connections.items()):
@@ -174,11 +175,11 @@ class Workers:
     def live_owner(self, task_id: str) -> WorkerConnection | None:
         """Return the connected worker that has this task, or None."""
         known = self._live_owners.get(task_id)
-        if known is not None and known.alive and known.holds_lease:  # every read asks
+        if known is not None and known.owns_tasks:
             return known
         owner = self.owner(task_id)
         connection = None if owner is None else self._connections.get(owner)
-        if connection is None or not connection.alive or not connection.holds_lease:
+        if connection is None or not connection.owns_tasks:
             return None
         self._live_owners[task_id] = connection
         return connection
@@ -189,15 +190,15 @@ class Workers:
 
     def runs(self, task_id: str) -> bool:
         """Whether a connected worker runs this task within its lease, by its last message."""
-        known = self._runs.get(task_id)
-        if known is not None and known.alive and known.holds_lease:  # every read asks
+        known = self.running.get(task_id)
+        if known is not None and known.owns_tasks:
             return True
         for name, instance in self.instances.items():
             connection = self._connections.get(name)
-            if connection is None or not connection.alive or not connection.holds_lease:
+            if connection is None or not connection.owns_tasks:
                 continue
             if instance.state_of(task_id) == "running":
-                self._runs[task_id] = connection
+                self.running[task_id] = connection
                 return True
         return False
 

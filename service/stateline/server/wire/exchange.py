@@ -32,6 +32,8 @@ class Exchange(asyncio.Protocol):
         self, arrivals: Arrivals, writer: asyncio.StreamWriter, who: str, take: Callable[[Message], None]
     ) -> None:
         self._arrivals, self._writer = arrivals, writer
+        self.is_closing = writer.transport.is_closing
+        """Whether the connection is being closed from this end."""
         self.who = who
         self._take = take
         self._numbers = itertools.count(1)
@@ -43,6 +45,8 @@ class Exchange(asyncio.Protocol):
         self._frames = Frames()
         self._is_receiving = False  # messages sent meanwhile go out at its end
         self._over = asyncio.Event()
+        self.is_over = False
+        """Whether the connection is lost."""
 
     async def begin(self) -> None:
         """Receive messages from now on, first those that have already arrived."""
@@ -60,7 +64,7 @@ class Exchange(asyncio.Protocol):
     def alive(self) -> bool:
         """Whether the connection is open, as far as this end knows."""
         # A failed write closes the transport before `connection_lost` is called.
-        return not self._over.is_set() and not self._writer.is_closing()
+        return not self.is_over and not self.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
@@ -166,6 +170,7 @@ class Exchange(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail pending requests, because the connection is lost."""
+        self.is_over = True
         self._over.set()
         self.give_up()
 

@@ -9,9 +9,8 @@ Another node may give the answer. Its body then arrives later, and the connectio
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -21,12 +20,11 @@ from stateline.server.contract import request_id
 from stateline.server.contract.formats import take_json
 from stateline.server.contract.unreadable import OF_BODIES
 from stateline.server.wire.bounded_protocol import BoundedProtocol
+from stateline.server.wire.repeated_request import RepeatedRequest, Repetition, repeated_line
 
 # At most this many requests that arrive together are answered at once, so that other clients do not wait.
 AT_ONCE = 16
 
-# A request line without ambiguity: every parser reads it alike.
-_PLAIN_LINE = re.compile(rb"GET (/v1/stores/[\w.~:@-]+/keys/[\w.~:@-]+)\??((?<=\?)[\w.~:@&=,%+-]*|) HTTP/1\.1\r\n")
 _LONGEST_REPEATED = 4096  # bytes of headers
 
 # Bytes that a client may send ahead while another node answers. Then reading pauses.
@@ -34,6 +32,7 @@ _MOST_AHEAD = 64 * 1024
 _LOOK_AGAIN_S = 0.1
 
 AtOnce = Callable[[Scope, Callable[[bytes | None], None]], bytes | None]
+Repeated = Callable[[RepeatedRequest, Scope], Repetition | None]
 
 _log = seldom(__name__)
 
@@ -67,28 +66,39 @@ class ProblemProtocol(BoundedProtocol):
     """Answers some requests at once.
 
     Most clients send the same headers with every request. If a request arrives whole and alone, and its headers equal
-    those of a request answered at once before, it is answered without the parser.
+    those of a request answered at once before, it is answered without the parser. The next requests may differ from
+    that one in their key alone (`RepeatedRequest`). Then nothing but the key is read.
     """
+
+    # What each repetition needs. A connection has too many attributes for a quick dictionary.
+    __slots__ = ("_is_last", "_repeated_s", "_repetition", "_request_id", "loop", "server_state", "transport")
+
+    # uvicorn's default headers, and the status line with them, of all connections.
+    _head: ClassVar[tuple[object, bytes]] = None, b""
 
     def __init__(self, config: Any, *args: Any, **others: Any) -> None:
         """Take uvicorn's arguments. The application's ``state.at_once`` returns the body of an answer, or None if it
-        cannot answer. It returns an empty body if it will later call its second argument, with the body or None."""
+        cannot answer. It returns an empty body if it will later call its second argument, with the body or None.
+        ``state.repeated`` returns what answers repetitions of such a request, by key and request id, or None."""
         super().__init__(config, *args, **others)
         self._at_once: AtOnce | None = config.app.state.at_once
+        self._repeated: Repeated | None = getattr(config.app.state, "repeated", None)
         self._left = 0
         # Headers as sent and as parsed. The first are empty unless a repetition may skip the parser.
         self._sent_again, self._parsed = b"", self.headers
+        # While it is there, the connection is free for an answer.
+        self._repetition: Repetition | None = None
         self._repeated_s = 0.0  # the last answer without the parser, by the loop's clock
         # A request that another node answers: a cycle without a task if parsed, else the message itself.
         self._is_asked = False  # whether the cycle made now is one
         self._unbegun: tuple[RequestResponseCycle, Any] | None = None
         self._asked: _Asked | None = None
-        self._default_headers: object = None
-        self._head = b""
         self._request_id = ""  # of the request that is answered at once
 
     def data_received(self, data: bytes) -> None:
         """Answer some requests at once. The others get tasks, and share the loop with other clients."""
+        if self._repetition is not None and not self._is_last and self._answer_key(self._repetition, data):
+            return
         if self._asked is not None:
             self._asked.behind += data
             if len(self._asked.behind) > _MOST_AHEAD:
@@ -105,11 +115,16 @@ class ProblemProtocol(BoundedProtocol):
     def on_message_begin(self) -> None:
         """Forget repeated headers, because this message may have others."""
         super().on_message_begin()
-        self._sent_again = b""
+        self._sent_again, self._repetition = b"", None
+
+    def pause_writing(self) -> None:
+        """Answer no repetitions, because the client does not read."""
+        super().pause_writing()
+        self._repetition = None
 
     def _begin_answer(self) -> None:
         path, _, query = self.url.partition(b"?")
-        body = self._ask(path, query, self.headers) if self._is_next() else None
+        body = self._ask(self._scope_of(path, query, self.headers)) if self._is_next() else None
         if body:
             self.cycle = _ANSWERED
             self._write(body)
@@ -136,26 +151,42 @@ class ProblemProtocol(BoundedProtocol):
         if alone and len(sent) <= _LONGEST_REPEATED and OF_BODIES.isdisjoint(name for name, _ in self.headers):
             self._sent_again, self._parsed = sent, self.headers
 
+    def _answer_key(self, repetition: Repetition, data: bytes) -> bool:
+        """Answer a request that repeats an answered one with another key. Returns whether it was answered."""
+        request, answer, sent_id = repetition
+        key = request.key(data)
+        if key is None or self.transport.is_closing():
+            return False
+        self._request_id = number = sent_id or request_id.new_id()
+        try:
+            body = answer(key, number, self.client)
+        except Exception:  # noqa: BLE001 - a defect: the application meets it too, and answers it
+            _log.exception("A request could not be answered at once")
+            return False
+        if body is None:
+            return False
+        self._write(body)
+        self._repeated_s = self.loop.time()
+        return True
+
     def _answer_again(self, data: bytes) -> bool:
         """Answer a request that has the remembered headers. Returns whether it was answered, or another node asked."""
-        line = _PLAIN_LINE.match(data)
-        if line is None or data[line.end() :] != self._sent_again or not self._can_answer():
+        line = repeated_line(data, self._sent_again)
+        if line is None or not self._can_answer():
             return False
-        body = self._ask(line[1], line[2], self._parsed)
+        scope = self._scope_of(*line, self._parsed)
+        body = self._ask(scope)
         if body is None:
             return False
         if body:
             self.cycle = _ANSWERED
             self._write(body)
-            self._note_repeated()
+            self._repeated_s = self.loop.time()
+            self._repetition = self._repeated and self._repeated(RepeatedRequest.of(data, line[0]), scope)
         else:
-            self._asked = _Asked(data)
+            self._repetition, self._asked = None, _Asked(data)
             self.cycle = cast(RequestResponseCycle, self._asked)
         return True
-
-    def _note_repeated(self) -> None:
-        self.server_state.total_requests += 1
-        self._repeated_s = self.loop.time()
 
     def _take_later(self, body: bytes | None) -> None:
         """Send another node's body. If it is None, start the application instead."""
@@ -180,7 +211,7 @@ class ProblemProtocol(BoundedProtocol):
         self.flow.resume_reading()
         if body is not None:
             self._write(body, last=not asked.keep_alive)
-            self._note_repeated()
+            self._repeated_s = self.loop.time()
         else:
             self._left = 0  # not at once
             super().data_received(asked.message)
@@ -216,12 +247,9 @@ class ProblemProtocol(BoundedProtocol):
         is_free = self.cycle is None or self.cycle.response_complete
         return is_free and not self.flow.write_paused and not self.transport.is_closing()
 
-    def _ask(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> bytes | None:
-        """Return the body of an answer, b"" if `_take_later` will get it, or None if the application must answer."""
-        if self._at_once is None:
-            return None
+    def _scope_of(self, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> Scope:
         self._request_id = request_id.request_id(headers)
-        scope = {
+        return {
             request_id.KEY: self._request_id,
             "method": "GET",
             "root_path": self.root_path,
@@ -230,6 +258,11 @@ class ProblemProtocol(BoundedProtocol):
             "client": self.client,
             "headers": headers,
         }
+
+    def _ask(self, scope: Scope) -> bytes | None:
+        """Return the body of an answer, b"" if `_take_later` will get it, or None if the application must answer."""
+        if self._at_once is None:
+            return None
         try:
             body = self._at_once(scope, self._take_later)
         except Exception:  # noqa: BLE001 - a defect: the application meets it too, and answers it
@@ -241,15 +274,18 @@ class ProblemProtocol(BoundedProtocol):
     def _write(self, body: bytes, *, last: bool = False) -> None:
         """Write an answer with status 200. Close the connection after the `last` one."""
         more = b"connection: close\r\n" if last else b""
-        head = (self._response_head(), self._request_id.encode("ascii"), len(body), more, body)
-        self.transport.write(b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % head)
+        headers, head = ProblemProtocol._head
+        if headers is not self.server_state.default_headers:
+            head = self._new_head()
+        parts = (head, self._request_id.encode(), len(body), more, body)
+        self.transport.write(b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % parts)
         if last:
             self.transport.close()
 
-    def _response_head(self) -> bytes:
+    def _new_head(self) -> bytes:
         """Return the status line and the common headers. uvicorn renews its default headers once a second."""
-        if self._default_headers is not self.server_state.default_headers:
-            self._default_headers = self.server_state.default_headers
-            headers = [*self.server_state.default_headers, (b"content-type", b"application/json")]
-            self._head = STATUS_LINE[200] + b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        return self._head
+        default = self.server_state.default_headers
+        headers = [*default, (b"content-type", b"application/json")]
+        head = STATUS_LINE[200] + b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        ProblemProtocol._head = default, head
+        return head
