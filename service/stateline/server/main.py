@@ -145,7 +145,8 @@ def create_app(
         maker = BackupMaker(config, serving.topology, serving.workers)
         backups = BackupKeeper(maker, application, config.backup_interval_ms)
     mode = config.server_access_log
-    measuring = Measuring(metrics, None if mode == "off" else AccessLog(mode, config.server_slow_query_ms))
+    access_log = None if mode == "off" else AccessLog(mode, config.server_slow_query_ms)
+    measuring = Measuring(metrics, access_log, config.server_forwarded_allow_ips)
     relayed = RelayedRequests(relayed_app(reads.routes()), application)
     api = FastAPI(
         title=app.application_id,

@@ -319,23 +319,29 @@ def test_repetitions_have_ids_of_their_own_unless_the_client_sent_one(both: Both
     assert request_id([]) != request_id([])
 
 
+@pytest.mark.parametrize(("forwarded", "client"), [("", "127.0.0.1"), ("198.51.100.7", "198.51.100.7")])
 def test_each_repetition_has_its_line_in_the_access_log(
-    worker: OwningWorker, state_dir: Path, both: Both, answered: list[bytes], monkeypatch: pytest.MonkeyPatch
+    worker: OwningWorker,
+    state_dir: Path,
+    both: Both,
+    answered: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    forwarded: str,
+    client: str,
 ) -> None:
     lines = list[Any]()
     monkeypatch.setattr("stateline.server.telemetry.access_log.AccessLog.write", _noting(lines))
-    with (
-        served_here(state_dir, COMMITTED, "server.access.log=on") as here,
-        closing(Connection(here.port)) as connection,
-    ):
+    given = (COMMITTED, "server.access.log=on", "server.forwarded.allow.ips=127.0.0.1")
+    asked = request("N1", headers=HOST + (f"X-Forwarded-For: {forwarded}\r\n" if forwarded else ""))
+    with served_here(state_dir, *given) as here, closing(Connection(here.port)) as connection:
         lines.clear()
-        ids = [dict(connection.ask(request("N1"))[1])[b"x-request-id"].decode() for _ in range(5)]
+        ids = [dict(connection.ask(each)[1])[b"x-request-id"].decode() for each in [asked] * 5]
+        routed = asked.replace(b"/N1 ", b"/N%31 ")
+        ids.append(dict(connection.ask(routed)[1])[b"x-request-id"].decode())
     assert len(answered) == 3
     mine = [line for line in lines if line.answered.route.endswith("{key}")]
     assert [line.origin.request_id for line in mine] == ids
-    assert {(line.method, line.status, line.rows, line.origin.client) for line in mine} == {
-        ("GET", 200, 1, "127.0.0.1")
-    }
+    assert {(line.method, line.status, line.rows, line.origin.client) for line in mine} == {("GET", 200, 1, client)}
 
 
 def _noting(lines: list[Any]) -> Callable[[object, Any], bool]:

@@ -140,7 +140,7 @@ class PointReads:
         if reads is None or not reads.is_read_here:
             return None
         of, sent_id = (self._stores.changes, admission), request_id.sent_id(scope["headers"])
-        repetition = Repetition(request, partial(self._answer_key, reads, of), sent_id)
+        repetition = Repetition(request, partial(self._answer_key, reads, of, scope), sent_id)
         _remember(self._repetitions, request, (of, repetition))
         return repetition
 
@@ -149,7 +149,7 @@ class PointReads:
         return not self._commits.closed and self._stores.changes == changes and (is_valid is None or is_valid())
 
     def _answer_key(
-        self, reads: KeyReads, of: tuple[int, Admission], written: bytes, number: str, client: Client
+        self, reads: KeyReads, of: tuple[int, Admission], scope: Scope, written: bytes, number: str, client: Client
     ) -> bytes | None:
         """Return the body for this key, which is ASCII and not percent-encoded (`Repetition.answer`)."""
         began_s = time.monotonic()
@@ -169,8 +169,8 @@ class PointReads:
         if self._measuring.observe is not None:
             self._measuring.observe(reads.answered, seconds, len(body), 1)
         else:
-            scope = {"method": "GET", "client": client, request_id.KEY: number}
-            self._measuring.tell(scope, of[1].token, reads.answered, 200, seconds, 1, len(body))
+            own = {**scope, "client": client, request_id.KEY: number}
+            self._measuring.tell(own, of[1].token, reads.answered, 200, seconds, 1, len(body))
         return body
 
     def answer_for_node(self, path: str, query: str, shown: Proof | None, asked_by: AskedBy) -> bytes | None:

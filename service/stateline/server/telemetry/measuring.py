@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from stateline.problem_kinds import PROBLEMS
 from stateline.processes.tracing import carried_by, is_tracing, span
@@ -29,12 +30,17 @@ if TYPE_CHECKING:
 UNMATCHED = "unmatched"
 
 
+_NO_APP = cast(Any, None)  # only the middleware's list of proxies is needed
+
+
 class Measuring:
     """Reports answers to metrics and to the access log, if there is one. For the event loop's thread."""
 
-    def __init__(self, metrics: Metrics, access_log: AccessLog | None) -> None:
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None, proxies: str | None = None) -> None:
+        """`proxies` are the addresses whose X-Forwarded-For is believed."""
         self.metrics = metrics
         self._access_log = access_log
+        self._proxies = None if proxies is None else ProxyHeadersMiddleware(_NO_APP, proxies).trusted_hosts
         self.observe = metrics.requests.observe if access_log is None else None
         """What does all of `tell` where there is no access log."""
 
@@ -45,11 +51,18 @@ class Measuring:
         self.metrics.requests.observe(answered, seconds, size, rows)
         log = self._access_log
         if log is not None and log.wants(seconds, status):
-            address = scope["client"]
-            client, node = "" if address is None else address[0], scope.get(FROM_NODE, "")
-            origin = RequestOrigin(token, client, node, scope[request_id.KEY])
+            origin = RequestOrigin(token, self._client(scope), scope.get(FROM_NODE, ""), scope[request_id.KEY])
             line = Line(scope["method"], answered, status, seconds, rows, size, origin)
             self.metrics.lines_dropped += not log.write(line)
+
+    def _client(self, scope: Scope) -> str:
+        """Return the client's address: of a request through a proxy, what the proxy says. A point read that is answered
+        at once has not passed uvicorn's middleware for this."""
+        address: str = "" if scope["client"] is None else scope["client"][0]
+        if self._proxies is None or address not in self._proxies:
+            return address
+        said = b", ".join(value for name, value in scope["headers"] if name == b"x-forwarded-for").decode("latin-1")
+        return self._proxies.get_trusted_client_address(said)[0] if said else address
 
     def tell_node(
         self, by: AskedBy, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int | None
