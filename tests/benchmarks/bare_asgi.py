@@ -38,7 +38,8 @@ class Bare:
         stored = reader.get(key)
         body = orjson.dumps({"key": key.decode(), "value": None if stored is None else stored[8:].decode()})
         status = 404 if stored is None else 200
-        await send({"type": "http.response.start", "status": status, "headers": _HEADERS})
+        headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
 

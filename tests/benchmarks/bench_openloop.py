@@ -13,7 +13,11 @@ of the server for a million questions. What worker and server take that have not
 Then a server with a scan process, which nobody asks anything large, beside one without, in three turns: median of the
 answers and processor time of a question at most 1.05 times those of the one without.
 
-`bench_openloop.py NAME …` takes some of: rates, pauses, uncommitted, idle, processes, scanning.
+Then Stateline beside a bare ASGI application that does the same read (`bare_asgi`), at 5,000 a second: at most 0.6 of
+its processor time. And Stateline at 1,000 a second beside 50,000 records a second: at most twice the processor time of
+a read beside none.
+
+`bench_openloop.py NAME …` takes some of: rates, pauses, uncommitted, idle, processes, scanning, bare.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from cores import awake, cpu_s, family, go_on, stand_still
 from figures import at_least, at_most, percentile
 from http_client import Connection
 from key_server import build, key_server
-from processes import Table, process, server_process, until_committed, until_ready, worker
+from processes import Table, answers, free_port, process, server_process, until, until_committed, until_ready, worker
 from topic import PARTITIONS, TOPIC, Group, key_of, loaded_broker, produce, produce_evenly
 
 from stateline.log.kafka import KafkaLog
@@ -270,14 +274,32 @@ def scanning(scene: Scene) -> None:
         at_most(f"the server's processor time {what}", statistics.median(per), 1.05)
 
 
+def bare(scene: Scene) -> None:
+    """A bare ASGI application beside Stateline, and Stateline beside an ingest."""
+    ours, theirs = scene.sides["Stateline"], scene.sides[BARE]
+
+    def cost_us(side: Side, rate: float, ingest: float) -> float:
+        found = measure(scene, side, rate, ingest)
+        print(f"  {rate:,}/s beside {ingest:,}/s: {side.name} {found}", flush=True)
+        return found.cpu_s["server"] / len(found.taken) * 1e6
+
+    pairs = [(cost_us(ours, 5_000, 0), cost_us(theirs, 5_000, 0)) for _ in range(3)]
+    what = "the server's processor time of a read at 5,000/s ÷ a bare ASGI application's"
+    at_most(what, statistics.median(o / t for o, t in pairs), 0.6)
+    pairs = [(cost_us(ours, 1_000, 50_000), cost_us(ours, 1_000, 0)) for _ in range(3)]
+    what = "the server's processor time of a read at 1,000/s beside 50,000 records/s ÷ beside none"
+    at_most(what, statistics.median(busy / quiet for busy, quiet in pairs), 2)
+
+
 PARTS = {
     "rates": rates, "pauses": pauses, "uncommitted": uncommitted, "idle": idle, "processes": processes,
-    "scanning": scanning,
+    "scanning": scanning, "bare": bare,
 }  # fmt: skip
 NO_SCANS = "Stateline, no scan process"
+BARE = "a bare ASGI application"
 
 
-def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool, no_scans: bool) -> None:
+def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool, no_scans: bool, with_bare: bool) -> None:
     """All sides, with all keys, standing still."""
     servers, root = scene.servers, scene.root
     group = stack.enter_context(closing(Group(servers)))
@@ -306,6 +328,11 @@ def start(scene: Scene, stack: ExitStack, *, peer: bool, two: bool, no_scans: bo
             best_pool(scene, side, theirs.ports)
     with closing(Table(root)) as table:
         table.until_all(group, KEYS)
+    if with_bare:
+        port = free_port()
+        child = stack.enter_context(process(["bare_asgi.py", str(root), str(port)], root / "bare.txt"))
+        until(lambda: answers(port, f"/keys/{key_of(0).decode()}"), "the bare application answers", 0.05)
+        scene.sides[BARE] = Side(BARE, THEIRS, port, {"worker": keeper.pid, "server": child.pid}, group)
     for side in scene.sides.values():
         if side.path == OURS:
             until_ready(side.port)
@@ -329,7 +356,8 @@ def main() -> None:
         servers = stack.enter_context(loaded_broker(KEYS, KEYS))
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         scene = Scene(servers, broker_of(servers), root)
-        start(scene, stack, peer="rates" in wanted, two="processes" in wanted, no_scans="scanning" in wanted)
+        peer, two, no_scans = ("rates" in wanted, "processes" in wanted, "scanning" in wanted)
+        start(scene, stack, peer=peer, two=two, no_scans=no_scans, with_bare="bare" in wanted)
         for name in wanted:
             PARTS[name](scene)
 
