@@ -49,7 +49,7 @@ from stateline_store import KeyQuery, StatelineError
 _LONGEST = MAX_URL_BYTES // 2  # of a path, and of a query string
 # Query strings and repeated requests that are remembered: most clients send the same ones again and again.
 _MOST_REMEMBERED = 1000
-_LONGEST_REMEMBERED = 200
+_LONGEST_REMEMBERED, _LONGEST_SHARED = 200, 2000  # bytes: of a query string, and of it with the headers
 
 # Without what is percent-encoded: decoding has rules of its own.
 _PATH = re.compile(rb"/v1/stores/([^/%]+)/keys/([^/%]*)")
@@ -63,10 +63,7 @@ LATER = b""
 
 @dataclass(eq=False, repr=False)
 class PointReads:
-    """One per server process, for the event loop's thread.
-
-    `answer` and `repeated` need `_admit`.
-    """
+    """One per server process, for the event loop's thread. `answer` and `repeated` need `_admit`."""
 
     _stores: ServedStores
     _partitions: Partitions
@@ -141,7 +138,8 @@ class PointReads:
             return None
         of, sent_id = (self._stores.changes, admission), request_id.sent_id(scope["headers"])
         repetition = Repetition(request, partial(self._answer_key, reads, of, scope), sent_id)
-        _remember(self._repetitions, request, (of, repetition))
+        if len(request.behind) <= _LONGEST_SHARED:
+            _remember(self._repetitions, request, (of, repetition))
         return repetition
 
     def _is_unchanged(self, changes: int, admission: Admission) -> bool:
