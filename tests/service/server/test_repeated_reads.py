@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from stateline.server.contract.request_id import request_id
 from stateline.server.guard.tokens import hash_of, new_token
+from stateline.server.wire.bounded_protocol import BoundedProtocol
 from stateline.server.wire.http_protocol import ProblemProtocol
 from stateline.server.wire.repeated_request import RepeatedRequest, Repetition, repeated_line
 from stateline_store import StoreState
@@ -57,28 +58,42 @@ class Connection:
     def __init__(self, port: int) -> None:
         self._address = ("127.0.0.1", port)
         self._socket: socket.socket | None = None
+        self._left = bytearray()
 
     def ask(self, request: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """Return status, headers and body of the answer."""
+        self.send(request)
+        found = self.next()
+        assert not self._left, "something follows the answer"
+        return found
+
+    def send(self, request: bytes) -> None:
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=HANGING_S)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(request)
-        data = b""
-        while True:
-            head, end, body = data.partition(b"\r\n\r\n")
-            length = re.search(rb"\r\ncontent-length: (\d+)", head, re.IGNORECASE)
-            if end and length is not None and len(body) >= int(length[1]):
-                break
-            more = self._socket.recv(65536)
-            assert more, (request, data)
-            data += more
-        assert len(body) == int(length[1]), "something follows the answer"
-        first, *lines = head.split(b"\r\n")
+
+    def next(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Return status, headers and body of the next answer."""
+        while b"\r\n\r\n" not in self._left:
+            self.receive()
+        head, _, self._left = self._left.partition(b"\r\n\r\n")
+        first, *lines = bytes(head).split(b"\r\n")
         headers = [(name.lower(), value) for name, _, value in (line.partition(b": ") for line in lines)]
+        length = int(dict(headers)[b"content-length"])
+        while len(self._left) < length:
+            self.receive()
+        body, self._left = bytes(self._left[:length]), self._left[length:]
         if (b"connection", b"close") in headers:
             self.close()
         return int(first.split()[1]), headers, body
+
+    def receive(self) -> None:
+        """Wait for more of an answer."""
+        assert self._socket is not None
+        more = self._socket.recv(65536)
+        assert more, bytes(self._left[:1000])
+        self._left += more
 
     def close(self) -> None:
         if self._socket is not None:
@@ -282,6 +297,37 @@ def test_one_connection_sees_each_commit_and_what_is_staged_at_once(tmp_path: Pa
             worker.commit()
     worker.close()
     assert len(answered) > 60
+
+
+def test_a_client_that_does_not_read_gets_its_answers_one_by_one(
+    tmp_path: Path, answered: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer from which repetitions begin already fills the socket. Else each further one would fill memory."""
+    parsed: list[bytes] = []
+    original = BoundedProtocol.data_received
+
+    def data_received(self: BoundedProtocol, data: bytes) -> None:
+        parsed.append(data)
+        original(self, data)
+
+    monkeypatch.setattr(BoundedProtocol, "data_received", data_received)
+    worker = OwningWorker(tmp_path)
+    worker.put_all({"N1": 1, "large": "x" * 16_000_000})
+    worker.commit()
+    with served_here(tmp_path, COMMITTED) as here, closing(Connection(here.port)) as connection:
+        connection.ask(request("N1"))
+        connection.send(request("large"))
+        connection.receive()
+        parsed.clear()
+        connection.send(request("large"))
+        wait_until(lambda: answered != [] or parsed != [])
+        assert not answered
+        for _ in range(2):
+            assert len(connection.next()[2]) > 16_000_000
+        for _ in range(5):
+            assert json.loads(connection.ask(request("N1"))[2])["value"] == 1
+        assert answered
+    worker.close()
 
 
 def test_a_token_that_is_taken_away_ends_the_repetitions_of_a_connection(

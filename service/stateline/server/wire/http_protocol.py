@@ -180,9 +180,9 @@ class ProblemProtocol(BoundedProtocol):
             return False
         if body:
             self.cycle = _ANSWERED
-            self._write(body)
-            self._repeated_s = self.loop.time()
             self._repetition = self._repeated and self._repeated(RepeatedRequest.of(data, line[0]), scope)
+            self._write(body)  # `pause_writing` may end the repetitions again
+            self._repeated_s = self.loop.time()
         else:
             self._repetition, self._asked = None, _Asked(data)
             self.cycle = cast(RequestResponseCycle, self._asked)
