@@ -365,7 +365,9 @@ def test_repetitions_have_ids_of_their_own_unless_the_client_sent_one(both: Both
     assert request_id([]) != request_id([])
 
 
-@pytest.mark.parametrize(("forwarded", "client"), [("", "127.0.0.1"), ("198.51.100.7", "198.51.100.7")])
+@pytest.mark.parametrize(
+    ("forwarded", "client"), [("", "127.0.0.1"), ("198.51.100.7", "198.51.100.7"), (",", "127.0.0.1")]
+)
 def test_each_repetition_has_its_line_in_the_access_log(
     worker: OwningWorker,
     state_dir: Path,

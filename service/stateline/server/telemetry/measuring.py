@@ -62,7 +62,7 @@ class Measuring:
         if self._proxies is None or address not in self._proxies:
             return address
         said = b", ".join(value for name, value in scope["headers"] if name == b"x-forwarded-for").decode("latin-1")
-        return self._proxies.get_trusted_client_address(said)[0] if said else address
+        return self._proxies.get_trusted_client_address(said)[0] or address
 
     def tell_node(
         self, by: AskedBy, method: str, answered: Answered, status: int, seconds: float, rows: int, size: int | None
