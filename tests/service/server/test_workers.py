@@ -24,7 +24,7 @@ def test_the_lease_of_a_task_ends_when_its_worker_gives_it_back_and_not_when_tha
         file.update(tmp_path / f"{worker.name}.sock", dict.fromkeys(tasks, "running"), uuid4(), member, generation)
         await workers.refresh()
         async with asyncio.timeout(20):
-            while not workers._connections[worker.name].holds_lease:
+            while not workers._connections[worker.name].owns_tasks:
                 await asyncio.sleep(0.01)
         return [task for task in ("0_0", "0_1") if workers.lease_holds(task)]
 

@@ -77,7 +77,7 @@ class NodeFiles:
         """Publish that this worker has these tasks, and read it."""
         self._registrations[worker].update(self._socket(worker), tasks, uuid4(), "member", generation)
         await self.workers.refresh()
-        await until(lambda: self.workers._connections[worker].holds_lease)
+        await until(lambda: self.workers._connections[worker].owns_tasks)
 
     @contextmanager
     def running(self, *workers: str) -> Iterator[None]:

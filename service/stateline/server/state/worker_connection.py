@@ -110,13 +110,9 @@ class WorkerConnection:
         return self._exchange.alive
 
     @property
-    def holds_lease(self) -> bool:
-        """Whether the worker's lease holds, so that no other process has its tasks now."""
-        return self.lease_until_ms == math.inf or boot_ms() < self.lease_until_ms
-
-    @property
     def owns_tasks(self) -> bool:
-        """Whether the connection is open and the lease holds: `alive` and `holds_lease` in one, as each read asks."""
+        """Whether the connection is open, and the worker's lease holds, so that no other process has its tasks now.
+        Makes few calls, because each read asks."""
         exchange, until_ms = self._exchange, self.lease_until_ms
         return not exchange.is_over and not exchange.is_closing() and (until_ms == math.inf or boot_ms() < until_ms)
 
