@@ -170,7 +170,7 @@ class BackupLocation:
                 return
         raise DoesNotExistError(
             f"{self.url} has no backup any more, and this node has written some there. If it is a mount, mount it. To "
-            "begin anew there, run stateline backup now."
+            "write backups there all the same, run stateline backup now."
         )
 
     def read(self, backup_id: str, node: str) -> Backup:

@@ -176,16 +176,16 @@ def test_no_backup_is_written_to_a_location_that_has_lost_all_of_them(
     (told, *_) = (each.getMessage() for each in caplog.records if each.levelno == logging.ERROR)
     assert told.endswith(
         f"failed: {backups} has no backup any more, and this node has written some there. If it is a mount, mount it. "
-        "To begin anew there, run stateline backup now."
+        "To write backups there all the same, run stateline backup now."
     )
     backups.rmdir()
     (node.root / "unmounted").rename(backups)
     before = node.figures.made
     assert node.kept(until_made=before + 1).made > before
     shutil.rmtree(backups / "app")
-    begins_anew = node.maker
-    asyncio.run(begins_anew.make(backup_id(1)))
-    begins_anew.close()
+    writes_there = node.maker
+    asyncio.run(writes_there.make(backup_id(1)))
+    writes_there.close()
     before = node.figures.made
     assert node.kept(until_made=before + 1).made > before
 

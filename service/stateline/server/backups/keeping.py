@@ -1,7 +1,7 @@
 """`BackupKeeper`: makes a backup at each interval, and sweeps the location now and then.
 
 If the location has no backup although this node has written some there, it makes none: the location may be the empty
-place of a mount. `stateline backup now` begins anew there.
+place of a mount. `stateline backup now` writes one there all the same.
 """
 
 from __future__ import annotations
