@@ -8,6 +8,7 @@ from typing import Protocol
 
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.position import Position, TopicPartition
+from stateline_store.rows.expiry import IndexChanges, IndexRow
 from stateline_store.rows.segments import SegmentRange
 from stateline_store.scan import KeyRange, StoreIterator
 
@@ -41,21 +42,31 @@ class Engine(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """Return the committed value, None if there is none."""
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the committed value of each key, in their order. Costs less than `get` for each."""
+    def get_many(self, keys: Sequence[bytes], *, again: bool = True) -> list[bytes | None]:
+        """Return the committed value of each key, in their order. Costs less than `get` for each. `again`: they may be
+        wanted again soon."""
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         """Scan the committed rows of this range in key order, as they are now."""
 
     def write(
-        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+        *,
+        sync: bool = False,
     ) -> None:
-        """Write rows (None deletes) and the commit, and remove the rows in the range `expired`, also new ones: all
-        together or nothing. The range must have an end.
+        """Write rows (None deletes) and the commit, change the index of expiries, and remove the rows in the range
+        `expired`, also new ones: all together or nothing. The range must have an end.
 
         Raises `PoisonedError` when it failed, as every later call does: only a reopen tells whether the rows are on
         disk.
         """
+
+    def due(self, start: bytes, most: int) -> list[IndexRow]:
+        """Return the first `most` rows of the index of expiries from `start` on. None of them without an index."""
 
     def last_commit(self) -> Commit:
         """Return the newest commit, with all changelog offsets ever committed and not only those that it moved."""

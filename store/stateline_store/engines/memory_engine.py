@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from stateline_store.engines.engine import Commit, no_key
 from stateline_store.errors import StoreClosedError
+from stateline_store.rows.expiry import IndexChanges, IndexRow
 from stateline_store.rows.segments import SegmentRange
 from stateline_store.rows.sorted_map import MaybeRow, SortedMap
 from stateline_store.scan import ChunkSource, KeyRange, Scan, StoreIterator
@@ -18,6 +20,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self._map: SortedMap | None = SortedMap()
+        self._index = SortedMap()
         self._commit = Commit()
         self._sources: weakref.WeakSet[ChunkSource] = weakref.WeakSet()
 
@@ -26,7 +29,8 @@ class MemoryEngine:
             raise no_key(key)
         return self._open().rows.get(key)
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes], *, again: bool = True) -> list[bytes | None]:
+        del again
         rows = self._open().rows
         if wrong := [key for key in keys if not isinstance(key, bytes)]:
             raise no_key(wrong[0])
@@ -38,7 +42,13 @@ class MemoryEngine:
         return scan
 
     def write(
-        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+        *,
+        sync: bool = False,
     ) -> None:
         del sync  # memory has nothing to sync
         data = self._open()
@@ -48,7 +58,15 @@ class MemoryEngine:
             with data.scan(expired) as gone:
                 keys = [key for key, _ in gone]
             data.remove(keys)
+        if index is not None:
+            self._index.remove(index.removed)
+            self._index.update({**dict(index.added)})
         self._commit = replace(commit, offsets={**self._commit.offsets, **commit.offsets})
+
+    def due(self, start: bytes, most: int) -> list[IndexRow]:
+        self._open()
+        with Scan.of_chunks(_present(self._index.scan(KeyRange(start)))) as rows:
+            return [*islice(rows, most)]
 
     def last_commit(self) -> Commit:
         return self._commit

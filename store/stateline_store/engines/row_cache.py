@@ -53,9 +53,9 @@ class RowCache:
         rows = self.younger
         return rows[key] if key in rows else self.older.get(key, UNKNOWN)
 
-    def get_many(self, keys: Sequence[bytes]) -> list[Known]:
-        """Return the cached value of each key, or `UNKNOWN`."""
-        self._asked += len(keys)
+    def get_many(self, keys: Sequence[bytes], *, again: bool = True) -> list[Known]:
+        """Return the cached value of each key, or `UNKNOWN`. `again`: this is a reason to keep rows."""
+        self._asked += len(keys) if again else 0
         rows, older = self.younger, self.older
         return [rows[key] if key in rows else older.get(key, UNKNOWN) for key in keys]
 

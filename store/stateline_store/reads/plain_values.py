@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from stateline_store.engines.engine import Commit, Engine
 from stateline_store.position import Position
 from stateline_store.reads.readers import Reader
+from stateline_store.rows.expiry import IndexChanges, IndexRow
 from stateline_store.rows.headers import NO_HEADERS, without_headers
 from stateline_store.rows.segments import SegmentRange
 from stateline_store.scan import KeyRange, Scan, StoreIterator
@@ -34,19 +35,30 @@ class PlainValuesEngine:
         value = self._plain.get(key)
         return None if value is None else self._prefix + value
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if value is None else self._prefix + value for value in self._plain.get_many(keys)]
+    def get_many(self, keys: Sequence[bytes], *, again: bool = True) -> list[bytes | None]:
+        return [None if value is None else self._prefix + value for value in self._plain.get_many(keys, again=again)]
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
         return _rows_with(self._prefix, self._plain.scan(keys, reverse=reverse))
 
     def write(
-        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+        *,
+        sync: bool = False,
     ) -> None:
+        del index  # plain files have no timestamps
         plain = {key: None if stored is None else stored[_WIDTH:] for key, stored in rows.items()}
         if self._headers:
             plain = {key: None if value is None else without_headers(value) for key, value in plain.items()}
         self._plain.write(plain, commit, expired, sync=sync)
+
+    def due(self, start: bytes, most: int) -> list[IndexRow]:
+        del start, most
+        return []
 
     def last_commit(self) -> Commit:
         return self._plain.last_commit()

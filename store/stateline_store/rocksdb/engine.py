@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rocksdict import Rdict
-
 from stateline_store.engines.engine import Commit, no_key
 from stateline_store.engines.row_cache import UNKNOWN, RowCache
 from stateline_store.errors import (
@@ -26,12 +24,13 @@ from stateline_store.files.durable_files import has_room
 from stateline_store.layout import KEY_VALUE, Layout, StoreTypes
 from stateline_store.position import TopicPartition
 from stateline_store.rocksdb.errors import translated
+from stateline_store.rocksdb.expiry_index import ExpiryIndex, open_database
 from stateline_store.rocksdb.memtable_budget import make_room, take_part
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning, primary_options, write_buffers
 from stateline_store.rocksdb.rows import (
     OFFSETS_FAMILY,
-    Format,
+    check_format,
     estimated_rows,
     format_rows,
     read_commit,
@@ -41,6 +40,7 @@ from stateline_store.rocksdb.rows import (
 from stateline_store.rocksdb.scans import scan_rows
 from stateline_store.rocksdb.write_ahead_logs import Damage, find_damage, put_aside
 from stateline_store.rocksdb.writes import RocksDBWrites
+from stateline_store.rows.expiry import IndexChanges, IndexRow
 from stateline_store.rows.segments import SegmentRange
 from stateline_store.scan import ChunkSource, KeyRange, StoreIterator
 
@@ -82,9 +82,12 @@ class RocksDBEngine:
         layout: Layout = KEY_VALUE,
         types: StoreTypes | None = None,
         restored_from: TopicPartition | None = None,
+        *,
+        expires: bool = False,
     ) -> None:
         """Open the database, or create it. The caller holds the task's lock. `types` of None compares nothing.
-        `restored_from` is the changelog that brings commits again after a power cut, None for no changelog.
+        `restored_from` is the changelog that brings commits again after a power cut, None for no changelog. `expires`:
+        there is an index of expiries. Otherwise, that of an earlier declaration is dropped.
 
         If its logs have lost a part, the database is opened at the newest commit before that, and later commits are put
         aside (`write_ahead_logs.py`), unless the database is refused. Raises `LockedError` if it is open elsewhere,
@@ -103,12 +106,13 @@ class RocksDBEngine:
             if (damage := find_damage(directory)) is not None:
                 self._check_behind(damage, layout, types)
                 put_aside(damage, restored_from)
-            self._db = Rdict(str(directory), options, column_families=families)
+            self._db = open_database(directory, options, families, expires=expires)
         except Exception as error:
             raise translated(error, directory) from error
         try:
             self._offsets = self._db.get_column_family(OFFSETS_FAMILY)
-            self._writes = RocksDBWrites(self._db, self._db.get_column_family_handle(OFFSETS_FAMILY))
+            self.index = ExpiryIndex(self._db, directory) if expires else None
+            self._writes = RocksDBWrites(self._db, self._db.get_column_family_handle(OFFSETS_FAMILY), self.index)
             self.layout = self._check_format(layout, types)
             take_part(self)
         except BaseException:
@@ -128,16 +132,16 @@ class RocksDBEngine:
         self.cache.read(key, value)
         return value
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes], *, again: bool = True) -> list[bytes | None]:
         try:
-            known = self.cache.get_many(keys)
+            known = self.cache.get_many(keys, again=again)
             unknown = [key for key, value in zip(keys, known, strict=True) if value is UNKNOWN]
             values: list[bytes | None] = self._db.get([*unknown]) if unknown else []  # type: ignore[assignment]  # a list gives a list
         except Exception as error:
             if wrong := [key for key in keys if not isinstance(key, bytes)]:
                 raise no_key(wrong[0]) from error
             raise self._refusal() or translated(error, self.directory) from error
-        if unknown:
+        if unknown and again:
             self.cache.keep(dict(zip(unknown, values, strict=True)))
         read = iter(values)
         return [next(read) if value is UNKNOWN else value for value in known]
@@ -151,7 +155,13 @@ class RocksDBEngine:
         return scan
 
     def write(
-        self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None, *, sync: bool = False
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+        *,
+        sync: bool = False,
     ) -> None:
         refusal = self._refusal()
         if refusal:
@@ -159,7 +169,7 @@ class RocksDBEngine:
         make_room(self, write_buffers())
         known = False
         try:
-            self._writes.commit(rows, commit, expired, sync=sync)
+            self._writes.commit(rows, commit, expired, index, sync=sync)
             if expired is None:
                 self.cache.committed(rows)
                 known = True
@@ -169,6 +179,12 @@ class RocksDBEngine:
         finally:
             if not known:  # an interruption, too, may come between
                 self.cache.clear()
+
+    def due(self, start: bytes, most: int) -> list[IndexRow]:
+        refusal = self._refusal()
+        if refusal:
+            raise refusal
+        return [] if self.index is None else self.index.due(start, most)
 
     def rewrite(self, rows: Mapping[bytes, bytes], layout: Layout, *, every_segment: bool = False) -> None:
         """Put these rows, or replace those of all segments by them, and the layout by this one, in one synced batch.
@@ -188,7 +204,8 @@ class RocksDBEngine:
         if self._refusal() is not None:
             return 0
         name = "rocksdb.cur-size-active-mem-table"
-        return (self._db.property_int_value(name) or 0) + (self._offsets.property_int_value(name) or 0)
+        own = (self._db.property_int_value(name) or 0) + (self._offsets.property_int_value(name) or 0)
+        return own + (0 if self.index is None else self.index.memtable_bytes)
 
     def flush_soon(self) -> None:
         """Flush both column families in the background. After a failure the store refuses everything, as after a failed
@@ -229,6 +246,8 @@ class RocksDBEngine:
         self.__dict__.pop("_offsets", None)
         if hasattr(self, "_writes"):
             self._writes.close()
+        if (index := self.__dict__.get("index")) is not None:
+            index.close()
         flushes = has_room(self.directory)
         if not flushes:  # a flush that fails is tried again for a second, of each store
             with contextlib.suppress(Exception):
@@ -279,12 +298,3 @@ class RocksDBEngine:
             self._writes.mark(rows)
         except Exception as error:
             raise translated(error, self.directory) from error
-
-
-def check_format(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
-    """Return the layout of a database's rows. Raises `TopologyError` if the declaration has another layout or other
-    types."""
-    layout.check(stored.layout, directory)
-    if types is not None and stored.types is not None and commit.number:  # before the first, no bytes have these types
-        types.check(stored.types, directory)
-    return stored.layout

@@ -24,6 +24,7 @@ from stateline_store.engines.engine import Commit
 from stateline_store.errors import CallerError, ConfigurationError, DamagedDataError, NotPresentError, RetryLaterError
 from stateline_store.layout import Layout
 from stateline_store.rocksdb.errors import damaged, translated
+from stateline_store.rocksdb.expiry_index import EXPIRY_FAMILY
 from stateline_store.rocksdb.options import secondary_options
 from stateline_store.rocksdb.rows import OFFSETS_FAMILY, Format, estimated_rows, read_commit, read_format
 from stateline_store.rocksdb.scans import scan_rows
@@ -127,7 +128,7 @@ class OfflineStore:
         self.commit = read_commit(offsets, self.directory)
 
     def _check_families(self, found: list[str]) -> None:
-        if extra := sorted(set(found) - set(_FAMILIES)):
+        if extra := sorted(set(found) - {*_FAMILIES, EXPIRY_FAMILY}):
             raise CallerError(
                 f"{self.directory} has column families that this version of Stateline does not know: "
                 f"{', '.join(extra)}. A newer one wrote it, or another program: use that one."

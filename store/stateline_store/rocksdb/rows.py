@@ -92,6 +92,15 @@ def read_format(offsets: Rdict, directory: Path) -> Format | None:
     return Format(version, Layout.decode(layout, where), None if types is None else StoreTypes.decode(types, where))
 
 
+def check_format(stored: Format, layout: Layout, types: StoreTypes | None, commit: Commit, directory: Path) -> Layout:
+    """Return the layout of a database's rows. Raises `TopologyError` if the declaration has another layout or other
+    types."""
+    layout.check(stored.layout, directory)
+    if types is not None and stored.types is not None and commit.number:  # before the first, no bytes have these types
+        types.check(stored.types, directory)
+    return stored.layout
+
+
 def format_rows(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows of `offsets` that mark a new database."""
     yield _FORMAT_VERSION_ROW, _U32.pack(FORMAT_VERSION)

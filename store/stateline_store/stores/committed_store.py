@@ -28,6 +28,7 @@ from stateline_store.rocksdb.added_headers import add_headers
 from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
 from stateline_store.rocksdb.segment_lengths import lengthen_segments
+from stateline_store.rows.expiry import IndexChanges
 from stateline_store.rows.segments import Segments
 from stateline_store.rows.store_schema import StoreSchema
 from stateline_store.scan import EVERY_KEY, KeyRange
@@ -51,6 +52,7 @@ class CommittedStore(StateStore):
     timestamped: ClassVar[bool] = False
     stored_schema: StoreSchema
     """`schema` with values as they are stored, from `init` on. Each query that a worker answers uses it."""
+    _expires: ClassVar[bool] = False  # entries have a time to live
     _segments: Segments | None = None  # of a kind whose rows expire: the retention, and how time is cut
 
     def __init__(
@@ -195,14 +197,20 @@ class CommittedStore(StateStore):
             raise StoreClosedError(f"Store {self._name!r} is closed: call init first.")
         return self._engine
 
-    def _write(self, rows: Mapping[bytes, bytes | None], commit: Commit, expired: KeyRange | None = None) -> None:
+    def _write(
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+    ) -> None:
         """Write rows and commit in one batch. All writes of the store go through here. `commit.offsets` are those that
         moved. After a failure the store refuses everything."""
         assert self._context is not None
         engine = self._open()
         reached("commit:batch-ready")
         try:
-            engine.write(rows, commit, expired, sync=self._context.sync)
+            engine.write(rows, commit, expired, index, sync=self._context.sync)
         except PoisonedError as error:
             self._failure = str(error)
             raise
@@ -219,7 +227,9 @@ class CommittedStore(StateStore):
         make_directory(files.task)
         files.finish_wipe()
         layout = replace(self.layout, timestamped=files.timestamped, headers=self.headers and files.timestamped)
-        database = RocksDBEngine(files.database, self._tuning, layout, self._context.types, self._context.changelog)
+        types, changelog = self._context.types, self._context.changelog
+        expires = self._expires and files.timestamped
+        database = RocksDBEngine(files.database, self._tuning, layout, types, changelog, expires=expires)
         try:
             add_headers(database, layout, files.notice)  # first: a crash leaves it halfway in the order of segments
             lengthen_segments(database, layout, files.notice)

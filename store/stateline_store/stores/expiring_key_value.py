@@ -1,61 +1,85 @@
 """ExpiringKeyValueStore: a timestamped key-value store whose entries have a time to live.
 
-Stream time is the largest timestamp put. Deletes do not move it. A put deletes, in the same commit, all entries whose
-timestamps are then older than stream time less the time to live. So no reader needs to know the rule, and a changelog
-gets a tombstone. The rows follow from the puts alone, so all copies with the same changes are equal. A late value
-replaces the key's value, and is deleted at once. Timestamp -1, unknown, stays.
+Stream time is the largest timestamp put. Deletes do not move it. A put deletes, in the same commit, entries that have
+expired by stream time then. So no reader needs to know the rule, and a changelog gets a tombstone. The rows follow from
+the puts alone, so copies with the same changes are equal. A late value replaces the key's value, and is deleted at
+once. Timestamp -1, unknown, stays. `expire` also deletes by the owner's clock.
+
+Committed entries are found by an index in their database (`rows.expiry`), staged ones by a heap, if they must be.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
+from stateline_store.engines.engine import Commit
 from stateline_store.errors import InvalidArgumentError
 from stateline_store.position import Position, TopicPartition
+from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.options import DEFAULT_TUNING, Tuning
+from stateline_store.rows.expiry import NEVER, DueEntries, Entry, IndexChanges, Lifetime
+from stateline_store.rows.known_keys import KnownKeys
 from stateline_store.rows.timestamped_rows import TIMESTAMP
-from stateline_store.scan import EVERY_KEY
+from stateline_store.scan import EVERY_KEY, KeyRange
 from stateline_store.state_store import StoreContext
 from stateline_store.stores.timestamped_key_value import TimestampedKeyValueStore
 
-_AT_ONCE = 10_000  # keys that are looked up together
+MOST_AT_ONCE = 10_000
+_UNSEEN_COMMITS = 15
+_NONE: Entry = (b"", b"")
 
 
 class ExpiringKeyValueStore(TimestampedKeyValueStore):
-    """A TimestampedKeyValueStore whose entries live for `ttl_ms` milliseconds. Files and changelog are the same: either
-    class opens those of the other one.
+    """A TimestampedKeyValueStore whose entries live for `ttl_ms` milliseconds, 0 for as long as they say. With
+    `own_ttl`, a header of the entry may say when it expires (`rows.expiry.with_expiry`).
 
-    Keys and timestamps are also in memory, some 250 bytes a key. Opening a store reads all of it.
+    Its changelog is that of a TimestampedKeyValueStore, and either class opens the files of the other one. The first
+    opening of such files by this class reads all of them.
     """
+
+    _expires: ClassVar[bool] = True
 
     def __init__(
         self,
         name: str,
         *,
-        ttl_ms: int,
+        ttl_ms: int = 0,
+        own_ttl: bool = False,
         persistent: bool = True,
         headers: bool = False,
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
-        """Make a closed store. Raises `InvalidArgumentError` for less than a millisecond."""
-        if ttl_ms < 1:
+        """Make a closed store. Raises `InvalidArgumentError` without a time to live of a millisecond or more, and for
+        `own_ttl` without headers."""
+        if ttl_ms < 0 or not (ttl_ms or own_ttl):
             raise InvalidArgumentError(f"Store {name!r}: a time to live of {ttl_ms} ms: give 1 or more.")
+        if own_ttl and not headers:
+            raise InvalidArgumentError(f"Store {name!r}: own_ttl=True needs headers=True: a header has the expiry.")
         super().__init__(name, persistent=persistent, headers=headers, tuning=tuning)
-        self._ttl_ms = ttl_ms
-        self._index = _ExpiryIndex()
+        self.lifetime = Lifetime(ttl_ms, own_ttl)
+        self._due = DueEntries(lambda start, most: self._open().due(start, most))
+        self._looked_at: set[bytes] = set()  # since the last commit, which puts them into the index again
+        # Staged entries, and those that were looked at: once one of them expires before the commit.
+        self._heap: list[Entry] | None = None
+        self._heap_first = NEVER  # none of them is before
+        self._indexed = KnownKeys()  # each has an entry in the index
+        self._unseen_commits = 0  # so many next ones do not look at old rows
         self._least_time_ms = -1  # of rows that were written before there was a time to live
-        self._looked_at: list[tuple[int, bytes]] = []  # since the last commit: a rollback makes them due again
-        self._looked_at_savepoint = 0
         self._expired: dict[bytes, bytes] | None = None
 
     def init(self, context: StoreContext) -> None:
+        self._due.restart()
+        self._looked_at.clear()
+        self._indexed, self._unseen_commits = KnownKeys(), 0
         super().init(context)
-        with self._own_reader().scan(EVERY_KEY) as rows:
-            entries = [(TIMESTAMP.unpack_from(stored)[0], key) for key, stored in rows]
-        self._index = _ExpiryIndex(entry for entry in entries if entry[0] >= 0)
-        self._least_time_ms = max((timestamp for timestamp, _ in entries), default=-1)
-        self._looked_at, self._looked_at_savepoint = [], 0
+        engine = self._open()
+        if isinstance(engine, RocksDBEngine) and engine.index is not None:
+            newest_ms = engine.index.declared_for(self.lifetime)
+            if newest_ms is None:
+                newest_ms = engine.index.build(engine.scan(EVERY_KEY), self.lifetime)
+            self._least_time_ms = newest_ms
 
     def watch_expired(self) -> None:
         """Keep entries that expire from now on for `take_expired`, until a commit or a rollback."""
@@ -67,15 +91,21 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         self._expired = None if self._expired is None else {}
         return taken
 
+    def expire(self, now_ms: int = -1) -> bool:
+        """Stage the removal of entries that have expired by stream time or by this time, at most 10,000. Returns
+        whether there was any: call it again after a commit."""
+        return self._expire_due(max(now_ms, self._stream_time_ms), MOST_AT_ONCE)
+
     def put_all_with_timestamp(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
         entries = list(entries)
         super().put_all_with_timestamp(entries)
-        self._pass((key, timestamp) for key, value, timestamp in entries if value is not None)
+        stamps = [timestamp for _, value, timestamp in entries if value is not None]
+        self._pass(stamps, (key for key, value, _ in entries if value is not None))
 
     def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:
-        puts = [(key, TIMESTAMP.unpack_from(stored)[0]) for key, stored in rows.items() if stored is not None]
+        stamps = {key: TIMESTAMP.unpack_from(row)[0] for key, row in rows.items() if row is not None}
         super().put_rows(rows, stream_time_ms)
-        self._pass(puts)
+        self._pass([*stamps.values()], stamps)
 
     def commit(
         self,
@@ -85,89 +115,117 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         announce: bool = True,
     ) -> None:
         super().commit(changelog_offsets, position=position, announce=announce)
-        self._looked_at, self._looked_at_savepoint = [], 0
         self.take_expired()
-
-    def savepoint(self) -> None:
-        super().savepoint()
-        self._looked_at_savepoint = len(self._looked_at)
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
-        self._look_again(self._looked_at_savepoint)
+        self._due.restart()
+        if self._heap is not None:
+            self._heap, self._heap_first = None, b""
 
     def rollback(self) -> None:
         super().rollback()
-        self._look_again(0)
-        self._looked_at_savepoint = 0
+        self._due.restart()
+        self._looked_at.clear()
         self.take_expired()
 
     def _stage(self, key: bytes, value: bytes | None) -> None:
         super()._stage(key, value)
         if value is not None:
-            self._pass([(key, TIMESTAMP.unpack_from(value)[0])])
+            self._pass(TIMESTAMP.unpack_from(value), (key,))
 
-    def _pass(self, puts: Iterable[tuple[bytes, int]]) -> None:
-        """Move stream time past these put timestamps, and stage the removal of entries that are too old then."""
-        newest = max(self._stream_time_ms, self._least_time_ms)
-        for key, timestamp in puts:
-            if timestamp >= 0:
-                self._index.add(key, timestamp)
-                newest = max(newest, timestamp)
-        self._stream_time_ms = newest
-        while due := self._index.take(newest - self._ttl_ms, _AT_ONCE):
-            self._looked_at += due
-            self._expire([key for _, key in due], newest - self._ttl_ms)
+    def _drop_staged(self) -> None:
+        super()._drop_staged()
+        self._heap, self._heap_first = None, NEVER
 
-    def _expire(self, keys: list[bytes], before: int) -> None:
-        gone: dict[bytes, bytes | None] = {}
-        for key, stored in zip(keys, self.get_rows(keys), strict=True):
-            timestamp = -1 if stored is None else TIMESTAMP.unpack_from(stored)[0]
-            if timestamp >= before:
-                self._index.add(key, timestamp)
-            elif timestamp >= 0 and stored is not None:
-                gone[key] = None
-                if self._expired is not None:
-                    self._expired[key] = stored
-        if self._origins.rows:
-            self._origins.take({**gone})  # no record deleted them
-        self._buffer.take(gone)
+    def _write(
+        self,
+        rows: Mapping[bytes, bytes | None],
+        commit: Commit,
+        expired: KeyRange | None = None,
+        index: IndexChanges | None = None,
+    ) -> None:
+        index = self._due.changes(self._new_entries(rows), self.lifetime.span_ms, commit.number)
+        super()._write(rows, commit, expired, index)
+        self._due.committed(index)
+        self._looked_at.clear()
 
-    def _look_again(self, first: int) -> None:
-        for timestamp, key in self._looked_at[first:]:
-            self._index.add(key, timestamp)
-        del self._looked_at[first:]
+    def _new_entries(self, rows: Mapping[bytes, bytes | None]) -> list[Entry]:
+        """Return the entries to add to the index. A key that exists is in it, at its time or before, so an overwrite
+        need not be. A commit looks at the old rows, unless nearly all keys are new."""
+        live = rows if None not in rows.values() else {key: row for key, row in rows.items() if row is not None}
+        engine, lifetime = self._open(), self.lifetime
+        if self._unseen_commits and not lifetime.own:
+            self._unseen_commits -= 1
+            entries = [*zip(lifetime.times(live.values()), live, strict=True)]
+        else:  # a row begins with its time, and none in the index is after stream time
+            newest_ms = max(self._committed.stream_time_ms, self._least_time_ms, 0)
+            keys = [*live] if lifetime.own else self._indexed.unknown(live, TIMESTAMP.pack(newest_ms))
+            old = engine.get_many(keys, again=False)
+            if old.count(None) * 8 >= len(live) * 7:
+                self._unseen_commits = _UNSEEN_COMMITS
+            each = [*zip(lifetime.times(map(live.__getitem__, keys)), keys, lifetime.times(old), strict=True)]
+            entries = [(at, key) for at, key, before in each if at < before]
+            self._indexed.add(key for at, key, before in each if at < NEVER or before < NEVER)
+        if left := [key for key in self._looked_at if key in live or key not in rows]:
+            found = [live.get(key, row) for key, row in zip(left, engine.get_many(left, again=False), strict=True)]
+            entries += zip(lifetime.times(found), left, strict=True)
+        if max(entries, default=_NONE)[0] >= NEVER:
+            entries = [entry for entry in entries if entry[0] < NEVER]
+        return entries
 
+    def _pass(self, timestamps: Sequence[int], keys: Iterable[bytes]) -> None:
+        """Move stream time past these puts, and stage the removal of entries that have expired then."""
+        if not timestamps:
+            return
+        first_ms = min(timestamps)
+        if self._heap is not None or self.lifetime.own or first_ms < 0:
+            keys = [*keys]
+            self._note(self.lifetime.times(map(self._buffer.rows.__getitem__, keys)), keys)
+        else:
+            self._heap_first = min(self._heap_first, TIMESTAMP.pack(first_ms))
+        self._stream_time_ms = max(self._stream_time_ms, self._least_time_ms, max(timestamps))
+        self._expire_due(self._stream_time_ms, max(MOST_AT_ONCE, 2 * len(timestamps)))
 
-class _ExpiryIndex:
-    """The times at which keys may expire, in memory, one entry a key. Not thread-safe.
+    def _note(self, times: Sequence[bytes], keys: Sequence[bytes]) -> None:
+        """Have these keys looked at when they expire, before the commit adds them to the index."""
+        self._heap_first = min(self._heap_first, *times)
+        if self._heap is not None:
+            for entry in zip(times, keys, strict=True):
+                heapq.heappush(self._heap, entry)
 
-    An entry is a hint, and the row counts. So another put of a key costs nothing here. The key is looked at when its
-    first timestamp is due, and comes back with its present timestamp.
-    """
+    def _expire_due(self, now_ms: int, most: int) -> bool:
+        before = self.lifetime.live_from(now_ms)
+        keys = self._take_noted(before, most) if self._heap_first < before else []
+        if self._due.first < before:
+            found = self._due.take(before, most - len(keys))
+            self._looked_at.update(found)
+            self._indexed.remove(found)
+            keys += found
+        return bool(keys) and self._expire([*dict.fromkeys(keys)], before)
 
-    def __init__(self, entries: Iterable[tuple[int, bytes]] = ()) -> None:
-        """Index these (timestamp, key), each key once."""
-        self._heap = list(entries)
-        heapq.heapify(self._heap)
-        self._earliest = {key: timestamp for timestamp, key in self._heap}
-
-    def __len__(self) -> int:
-        return len(self._earliest)
-
-    def add(self, key: bytes, timestamp: int) -> None:
-        """Have the key looked at when this timestamp is due, unless it is due before."""
-        known = self._earliest.get(key)
-        if known is None or timestamp < known:
-            self._earliest[key] = timestamp
-            heapq.heappush(self._heap, (timestamp, key))
-
-    def take(self, before: int, most: int) -> list[tuple[int, bytes]]:
-        """Take out and return (timestamp, key) of up to `most` keys with timestamps before this one."""
-        taken: list[tuple[int, bytes]] = []
-        while self._heap and self._heap[0][0] < before and len(taken) < most:
-            entry = heapq.heappop(self._heap)
-            if self._earliest.get(entry[1]) == entry[0]:  # else it has moved to an earlier one, and was looked at
-                del self._earliest[entry[1]]
-                taken.append(entry)
+    def _take_noted(self, before: bytes, most: int) -> list[bytes]:
+        if self._heap is None:
+            keys = [*{*(key for key, row in self._buffer.rows.items() if row is not None), *self._looked_at}]
+            self._heap = [*zip(self.lifetime.times(self.get_rows(keys)), keys, strict=True)]
+            heapq.heapify(self._heap)
+        heap, taken = self._heap, list[bytes]()
+        while heap and heap[0][0] < before and len(taken) < most:
+            taken.append(heapq.heappop(heap)[1])
+        self._heap_first = heap[0][0] if heap else NEVER
         return taken
+
+    def _expire(self, keys: Sequence[bytes], before: bytes) -> bool:
+        """Stage the removal of these keys if they have expired. Returns whether any has."""
+        rows = self.get_rows(keys, again=False)
+        times = self.lifetime.times(rows)
+        if left := [(at, key) for key, at in zip(keys, times, strict=True) if before <= at < NEVER]:
+            self._note([at for at, _ in left], [key for _, key in left])
+        gone = {key: row for key, row, at in zip(keys, rows, times, strict=True) if at < before and row is not None}
+        if self._expired is not None:
+            self._expired.update(gone)
+        tombstones: dict[bytes, bytes | None] = dict.fromkeys(gone)
+        if self._origins.rows:
+            self._origins.take({**tombstones})  # no record deleted them
+        self._buffer.take(tombstones)
+        return bool(gone)

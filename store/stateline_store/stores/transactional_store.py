@@ -90,13 +90,13 @@ class TransactionalStore(CommittedStore):
         if columns := [*zip(*changes, strict=True)]:  # without an interpreter for each
             self._buffer.put_all(zip(columns[0], columns[1], strict=True))
 
-    def get_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_rows(self, keys: Sequence[bytes], *, again: bool = True) -> list[bytes | None]:
         """Return the stored bytes of many keys, staged or committed, None for an absent key. Bytes of a timestamped
-        store begin with the timestamp. Keys of windows and sessions begin with the segment."""
+        store begin with the timestamp. Keys of windows and sessions begin with the segment. `again`: see `Engine`."""
         engine, staged = self._open(), self._buffer.rows
         if staged.keys().isdisjoint(keys):
-            return engine.get_many(keys)
-        found = iter(engine.get_many([key for key in keys if key not in staged]))
+            return engine.get_many(keys, again=again)
+        found = iter(engine.get_many([key for key in keys if key not in staged], again=again))
         return [staged[key] if key in staged else next(found) for key in keys]
 
     def put_rows(self, rows: dict[bytes, bytes | None], stream_time_ms: int = -1) -> None:

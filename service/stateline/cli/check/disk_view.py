@@ -33,8 +33,8 @@ from stateline_store.files.directory import holds_database
 from stateline_store.files.offset_checkpoint import OFFSET_CHECKPOINT, OFFSET_UNKNOWN, read_offset_checkpoint
 from stateline_store.files.relocation import plan_relocation, read_listing, unknown_stores
 from stateline_store.files.relocation_journal import Move
-from stateline_store.rocksdb.engine import check_format
 from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rocksdb.rows import check_format
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,289 @@
+"""Entries with a time to live of their own, and the index that finds them, against a dict."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rocksdict import Rdict
+
+from stateline_store import (
+    ExpiringKeyValueStore,
+    InvalidArgumentError,
+    SecondaryReader,
+    StoreContext,
+    TimestampedKeyValueStore,
+    TopicPartition,
+    notice_path,
+    store_path,
+)
+from stateline_store.rocksdb.offline_store import OfflineStore
+from stateline_store.rocksdb.options import Tuning
+from stateline_store.rocksdb.write_ahead_logs import find_damage
+from stateline_store.rows.expiry import DueEntries, entries_of, index_rows, with_expiry
+from stateline_store.rows.headers import join_headers, split_headers
+from stateline_store.scan import EVERY_KEY
+from stateline_store.stores import expiring_key_value
+
+CHANGELOG = TopicPartition("changelog", 0)
+SMALL = Tuning(write_buffer_bytes=64 * 1024)
+Entry = tuple[int, int | None]
+"""A timestamp, and when the entry expires if it says so."""
+
+
+class Step(NamedTuple):
+    kind: str
+    key: bytes = b""
+    ago_ms: int | None = 0  # None: the timestamp is unknown
+    lives_ms: int | None = None
+
+
+KEYS = st.sampled_from([b"%d" % n for n in range(6)])
+AGES = st.sampled_from([0, 0, 1, 40, 130, -30, None])
+LIVES = st.sampled_from([None, 0, 5, 300])
+PUTS = st.builds(Step, st.just("put"), KEYS, AGES, LIVES)
+OTHERS = st.sampled_from(["delete", "commit", "rollback", "savepoint", "undo", "reopen", "clock", "later"])
+STEPS = st.lists(st.one_of(PUTS, PUTS, st.builds(Step, OTHERS, KEYS)), max_size=60)
+
+
+class Oracle:
+    """What is there by a rule that looks at everything after each step."""
+
+    def __init__(self, ttl_ms: int, rows: dict[bytes, Entry] | None = None, time_ms: int = -1) -> None:
+        self.ttl_ms, self.rows, self.time_ms = ttl_ms, dict(rows or {}), time_ms
+
+    def copy(self) -> Oracle:
+        return Oracle(self.ttl_ms, self.rows, self.time_ms)
+
+    def expire(self, now_ms: int) -> None:
+        self.rows = {key: entry for key, entry in self.rows.items() if self._ends(*entry) >= now_ms}
+
+    def _ends(self, at_ms: int, ends_ms: int | None) -> float:
+        if ends_ms is not None:
+            return ends_ms
+        return at_ms + self.ttl_ms if self.ttl_ms and at_ms >= 0 else float("inf")
+
+
+def opened(folder: Path, ttl_ms: int = 0, *, own_ttl: bool = True, persistent: bool = True) -> ExpiringKeyValueStore:
+    store = ExpiringKeyValueStore(
+        "s", ttl_ms=ttl_ms, own_ttl=own_ttl, headers=True, persistent=persistent, tuning=SMALL
+    )
+    store.init(StoreContext("0_0", folder))
+    return store
+
+
+def stored(ends_ms: int | None) -> bytes:
+    return join_headers(b"v", () if ends_ms is None else with_expiry((), ends_ms))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize(("ttl_ms", "own"), [(0, True), (100, True), (100, False)])
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, unseen=st.sampled_from([0, 2]))
+def test_what_is_there_is_what_a_dict_has(
+    ttl_ms: int, own: bool, persistent: bool, steps: list[Step], unseen: int
+) -> None:
+    with TemporaryDirectory() as folder, patch.object(expiring_key_value, "_UNSEEN_COMMITS", unseen):
+        store, now_ms = opened(Path(folder), ttl_ms, own_ttl=own, persistent=persistent), 1_000
+        there = Oracle(ttl_ms)
+        committed, saved = there.copy(), None
+        for number, step in enumerate(steps):
+            now_ms += 7
+            match step.kind:
+                case "put":
+                    at_ms = -1 if step.ago_ms is None else now_ms - step.ago_ms
+                    ends_ms = None if step.lives_ms is None or not own else at_ms + step.lives_ms
+                    store.put_with_timestamp(step.key, stored(ends_ms), at_ms)
+                    there.rows[step.key] = (at_ms, ends_ms)
+                    there.time_ms = max(there.time_ms, at_ms)
+                    there.expire(there.time_ms)
+                case "delete":
+                    store.put(step.key, None)
+                    there.rows.pop(step.key, None)
+                case "clock":
+                    store.expire(now_ms)
+                    there.expire(now_ms)
+                case "later":
+                    now_ms += 60
+                case "commit":
+                    store.commit({CHANGELOG: number})
+                    committed, saved = there.copy(), None
+                case "savepoint":
+                    store.savepoint()
+                    saved = there.copy()
+                case "undo":
+                    store.rollback_to_savepoint()
+                    there, saved = saved or there, None
+                case "reopen" if persistent:
+                    store.close()
+                    store.init(StoreContext("0_0", Path(folder)))
+                    there, saved = committed.copy(), None
+                case _:
+                    store.rollback()
+                    there, saved = committed.copy(), None
+            with store.all_with_timestamp() as rows:
+                assert {key: found.timestamp for key, found in rows} == {k: at for k, (at, _) in there.rows.items()}
+        store.close()
+
+
+def test_an_entry_may_live_longer_or_shorter_than_the_others(tmp_path: Path) -> None:
+    store = opened(tmp_path, ttl_ms=100)
+    for key, lives_ms in ((b"short", 10), (b"long", 500), (b"as the store says", None)):
+        store.put_with_timestamp(key, stored(None if lives_ms is None else lives_ms), 0)
+    store.commit({CHANGELOG: 0})
+    left = []
+    for time_ms in (10, 11, 100, 101, 500, 501):
+        store.put_with_timestamp(b"t", stored(10_000), time_ms)
+        left.append([key for key in (b"short", b"long", b"as the store says") if store.get(key) is not None])
+    both = [b"long", b"as the store says"]
+    assert left == [[b"short", *both], both, both, [b"long"], [b"long"], []]
+    store.close()
+
+
+def test_the_clock_expires_at_most_so_many_at_once_and_all_in_the_end(tmp_path: Path) -> None:
+    with closing(ExpiringKeyValueStore("s", ttl_ms=100)) as store:
+        store.init(StoreContext("0_0", tmp_path))
+        store.put_all_with_timestamp([(b"%d" % n, b"v", n % 50) for n in range(25_000)])
+        store.commit({CHANGELOG: 0})
+        staged = []
+        while store.expire(1_000):
+            staged.append(store.staged_records)
+            store.commit({CHANGELOG: len(staged)})
+        assert staged == [10_000, 10_000, 5_000]
+        assert store.is_empty()
+
+
+def test_one_put_expires_so_many_and_the_next_ones_the_rest(tmp_path: Path) -> None:
+    with closing(ExpiringKeyValueStore("s", ttl_ms=100)) as store:
+        store.init(StoreContext("0_0", tmp_path))
+        store.put_all_with_timestamp([(b"%d" % n, b"v", 1) for n in range(15_000)])
+        store.commit({CHANGELOG: 0})
+        for number, left in ((1, 5_001), (2, 1)):
+            store.put_with_timestamp(b"new", b"v", 1_000)
+            store.commit({CHANGELOG: number})
+            with store.all() as rows:
+                assert len([*rows]) == left
+
+
+def test_what_a_killed_owner_leaves_expires_as_well(tmp_path: Path) -> None:
+    store = ExpiringKeyValueStore("s", ttl_ms=100)  # nothing is flushed: no log goes away under the copy
+    store.init(StoreContext("0_0", tmp_path / "a"))
+    for commit in range(40):
+        store.put_all_with_timestamp([(b"%d-%d" % (commit, n), b"v" * 50, 100 * commit + n) for n in range(60)])
+        store.commit({CHANGELOG: commit})
+        if commit % 13 == 5:
+            shutil.copytree(tmp_path / "a", tmp_path / str(commit))  # as a kill leaves it
+            with closing(ExpiringKeyValueStore("s", ttl_ms=100)) as left:
+                left.init(StoreContext("0_0", tmp_path / str(commit)))
+                with left.all() as rows:
+                    assert len([*rows]) > 60
+                assert left.expire(10_000_000)
+                assert left.is_empty()
+    store.close()
+
+
+def test_overwrites_do_not_make_the_index_grow(tmp_path: Path) -> None:
+    with closing(ExpiringKeyValueStore("s", ttl_ms=10**9)) as store:
+        store.init(StoreContext("0_0", tmp_path))
+        for commit in range(100):
+            store.put_all_with_timestamp([(b"%d" % n, b"v", 1_000 * commit + n) for n in range(1_000)])
+            store.commit({CHANGELOG: commit})
+        rows = store._open().due(bytes(8), 10**6)
+    assert sum(len(entries_of(content)) for _, content in rows) <= 20_000
+
+
+def test_few_entries_are_in_memory_however_late_they_expire(tmp_path: Path) -> None:
+    """Also if each key is overwritten before it expires, and so goes into the index again."""
+    with closing(ExpiringKeyValueStore("s", ttl_ms=100_000)) as store:
+        store.init(StoreContext("0_0", tmp_path))
+        draw, most = random.Random(7), 0
+        for commit in range(400):
+            puts = [(b"%d" % draw.randrange(5_000), b"v", 1_000 * commit + n) for n in range(200)]
+            store.put_all_with_timestamp(puts)
+            store.commit({CHANGELOG: commit})
+            most = max(most, len(store._due._entries))
+        assert most < 1_000
+
+
+def test_files_get_an_index_and_lose_it_with_the_declaration(tmp_path: Path) -> None:
+    path = store_path(tmp_path, "s", timestamped=True)
+    plain = TimestampedKeyValueStore("s", headers=True)
+    plain.init(StoreContext("0_0", tmp_path))
+    plain.put_all_with_timestamp([(b"old", stored(None), 10), (b"own", stored(900), 10), (b"new", stored(None), 500)])
+    plain.commit({CHANGELOG: 0})
+    plain.close()
+    for ttl_ms, left in ((1_000, {b"own", b"old", b"new"}), (100, {b"own", b"new"})):
+        store = opened(tmp_path, ttl_ms)
+        store.put_with_timestamp(b"t", stored(510), 510)
+        assert {key for key in (b"old", b"own", b"new") if store.get(key) is not None} == left
+        store.close()
+    assert "expiry" in Rdict.list_cf(str(path))
+    plain.init(StoreContext("0_0", tmp_path))
+    assert plain.get(b"old") == stored(None)  # none of it was committed
+    plain.close()
+    assert Rdict.list_cf(str(path)) == ["default", "offsets"]
+
+
+def test_readers_of_the_files_need_not_know_the_index(tmp_path: Path) -> None:
+    path = store_path(tmp_path, "s", timestamped=True)
+    store = ExpiringKeyValueStore("s", ttl_ms=100, tuning=SMALL)
+    store.init(StoreContext("0_0", tmp_path))
+    store.put_all_with_timestamp([(b"%d" % n, b"v" * 50, 10) for n in range(3_000)])
+    store.commit({CHANGELOG: 0})
+    with closing(SecondaryReader(path, notice_path(tmp_path, "s", timestamped=True), tmp_path / "scratch")) as reader:
+        assert reader.rows_at_least() <= 3_000
+        store.expire(1_000)
+        store.commit({CHANGELOG: 1})
+        reader.refresh()
+        assert reader.get(b"1") is None
+    store.close()
+    with OfflineStore(path) as offline, offline.scan(EVERY_KEY) as rows:
+        assert [*rows] == []
+
+
+def test_logs_are_whole_though_the_index_is_seldom_written(tmp_path: Path) -> None:
+    path = store_path(tmp_path, "s", timestamped=True)
+    for lives in (True, True, False, True):
+        store = ExpiringKeyValueStore("s", ttl_ms=10**9, tuning=SMALL) if lives else TimestampedKeyValueStore("s")
+        store.init(StoreContext("0_0", tmp_path))
+        for commit in range(30):
+            store.put_all_with_timestamp([(b"%d" % n, bytes(2_000), commit) for n in range(20)])
+            store.commit({CHANGELOG: commit})
+        assert find_damage(path) is None
+        store.close()
+        assert find_damage(path) is None
+
+
+def test_entries_come_in_the_order_of_their_times() -> None:
+    keys = [b"k%d" % n for n in range(1_000)]
+    times = [(n * 7919 % 1_000).to_bytes(8) for n in range(1_000)]
+    rows = sorted(index_rows(zip(times, keys, strict=True), 3, 1))
+    due = DueEntries(lambda start, most: [row for row in rows if row[0] >= start][:most])
+    taken = [due.take(before.to_bytes(8), 30) for before in range(0, 1_001, 25)]
+    assert [key for some in taken for key in some] == [key for _, key in sorted(zip(times, keys, strict=True))]
+
+
+def test_an_index_row_has_the_bytes_that_are_documented() -> None:
+    key, content = index_rows([((5).to_bytes(8), b"k")], 0, 1)[0]
+    text = (Path(__file__).parents[2] / "docs/formats/stores.md").read_text()
+    assert f"    {key.hex(' ')}        key\n    {content.hex(' ')}                 value\n" in text
+
+
+def test_an_expiry_is_a_header() -> None:
+    headers = with_expiry((("a", b"1"), ("stateline-expires-at", b"old")), 77)
+    assert headers == (("a", b"1"), ("stateline-expires-at", (77).to_bytes(8)))
+    assert split_headers(join_headers(b"v", headers)) == (b"v", headers)
+
+
+@pytest.mark.parametrize(("ttl_ms", "headers", "said"), [(0, False, "needs headers=True"), (-1, True, "time to live")])
+def test_a_store_that_cannot_be_is_refused(ttl_ms: int, headers: bool, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        ExpiringKeyValueStore("s", ttl_ms=ttl_ms, own_ttl=True, headers=headers)
