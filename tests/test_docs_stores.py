@@ -150,9 +150,18 @@ def test_the_contract_is_that_of_state_store() -> None:
     assert [[cell.strip() for cell in row] for row in table] == rows(TEXT, "## A store of your own")
 
 
-def test_the_example_of_headers_keeps_what_it_shows() -> None:
+def test_the_example_of_entries_with_their_own_time_to_live_expires_them() -> None:
     names: dict[str, Any] = {}
     exec(blocks(TEXT, "python")[0], names)
+    with TestDriver(names["app"]) as driver:
+        for key, lives_s, at_ms in (("short", 1, 0), ("long", 60, 0), ("later", 1, 1_001)):
+            driver.pipe("logins", key, {"lives_s": lives_s}, timestamp_ms=at_ms)
+        assert {entry.key for entry in driver.store("tokens").all()} == {"long", "later"}
+
+
+def test_the_example_of_headers_keeps_what_it_shows() -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(TEXT, "python")[1], names)
     with TestDriver(names["app"]) as driver:
         for amount in (30, 12):
             driver.pipe("orders", "alice", {"amount": amount}, headers=[("trace", b"7f3a")])
@@ -165,7 +174,7 @@ def test_the_example_of_headers_keeps_what_it_shows() -> None:
 
 
 def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    example = blocks(TEXT, "python")[1]
+    example = blocks(TEXT, "python")[2]
     names: dict[str, Any] = {}
     exec(example, names)
     assert capsys.readouterr().out.strip() == example.split("  # ")[1].strip()
@@ -175,7 +184,7 @@ def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixtu
 
 def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[2], names)
+    exec(blocks(TEXT, "python")[3], names)
     make, context = names["VisitorStore"], StoreContext("0_0", tmp_path)
     store, other = make("visitors"), make("visitors")
     with pytest.raises(StoreClosedError):
@@ -198,6 +207,6 @@ def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_p
 
 def test_the_application_with_a_store_of_ones_own_declares_it() -> None:
     names: dict[str, Any] = {}
-    exec("".join(blocks(TEXT, "python")[2:]), names)
+    exec("".join(blocks(TEXT, "python")[3:]), names)
     assert isinstance(names["app"], App)
     assert names["visitors"].name == "visitors"

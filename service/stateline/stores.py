@@ -16,7 +16,7 @@ from stateline.model.topic import checked_store_name
 from stateline.serde.plain import Serde
 from stateline_store import InvalidArgumentError, StateStore
 
-_MILLISECOND = timedelta(milliseconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @says_where
@@ -32,15 +32,19 @@ def timestamped_key_value(
     key: Serde,
     value: Serde,
     ttl: timedelta | None = None,
+    own_ttl: bool = False,
     headers: bool = False,
     persistent: bool = True,
     logged: bool = True,
 ) -> StoreDefinition:
     """A value by key, with the timestamp of its record (KIP-258) and, if wanted, its headers (KIP-1271). An entry is
-    deleted if its timestamp is older than the newest one less `ttl`."""
-    name, ttl_ms = checked_store_name(name), 0 if ttl is None else milliseconds("ttl", ttl, least=_MILLISECOND)
+    deleted if its timestamp is older than the newest one less `ttl`. With `own_ttl`, which keeps headers, a put may
+    give its entry another time to live."""
+    name, ttl_ms = checked_store_name(name), 0 if ttl is None else milliseconds("ttl", ttl, least=MILLISECOND)
     kind: DeclaredKind = "timestamped_key_value"
-    return StoreDefinition(name, kind, key, value, persistent, logged, ttl_ms=ttl_ms, headers=headers)
+    return StoreDefinition(
+        name, kind, key, value, persistent, logged, ttl_ms=ttl_ms, own_ttl=own_ttl, headers=headers or own_ttl is True
+    )
 
 
 @says_where
@@ -139,4 +143,4 @@ def milliseconds(what: str, duration: timedelta, *, least: timedelta = timedelta
     if duration < least:
         at_least = "a millisecond" if least else "0"
         raise InvalidArgumentError(f"{what}={duration!r}: a timedelta of {at_least} or more is accepted.")
-    return duration // _MILLISECOND
+    return duration // MILLISECOND

@@ -81,6 +81,10 @@ class Config(BaseModel):
     """v1 while stores get timestamps: plain files are served until this is unset again (needs upgrade.mode)."""
     upgrade_mode: types.Upgrade = None
     """in_place builds the new files beside the plain ones; roll_over leaves that to standbys and new nodes."""
+    ttl_clock: types.TimeSource = "stream"
+    """wall: entries with a time to live also expire by the worker's clock, without input."""
+    retention_clock: types.TimeSource = "stream"
+    """wall: queries also hide windows and sessions that are past their retention by the clock."""
     statestore_sync: types.Switch = False
     """fsync each commit. Without it, a power cut can lose the last commits. They are then replayed."""
     node_name: types.OptionalNodeName = None

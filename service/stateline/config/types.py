@@ -167,6 +167,7 @@ Servers = Annotated[
     Allowed("embedded, embedded:PATH, or host:port[,host:port…] with ports from 1 to 65535"),
 ]
 TracingExporter = Annotated[Literal["none", "otlp"], BeforeValidator(_lower), Allowed("none or otlp")]
+TimeSource = Annotated[Literal["stream", "wall"], BeforeValidator(_lower), Allowed("stream or wall")]
 LogFormat = Annotated[Literal["text", "json"], BeforeValidator(_lower), Allowed("text or json")]
 PipelineDrivers = Annotated[Literal["each", "one"], BeforeValidator(_lower), Allowed("each or one")]
 StoreFormat = Annotated[Literal["DEFAULT", "HEADERS"], BeforeValidator(_upper), Allowed("DEFAULT or HEADERS")]

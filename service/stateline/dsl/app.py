@@ -148,6 +148,7 @@ class App(HintsAtJavaNames):
         sessions: bool = False,
         retention: timedelta | None = None,
         ttl: timedelta | None = None,
+        own_ttl: bool = False,
         headers: bool = False,
         persistent: bool = True,
     ) -> StoreDefinition:
@@ -160,11 +161,13 @@ class App(HintsAtJavaNames):
         the inner key. The topic's own key is ``serdes.windowed(key)`` or ``serdes.session_windowed(key)``.
 
         With `ttl` an entry is deleted when its timestamp is that much older than the newest one of its partition. Only
-        tables of the newest values take it. `headers` keeps the records' headers, except in versioned stores.
+        tables of the newest values take it. With `own_ttl`, which keeps headers, the header ``stateline-expires-at`` of
+        a record says when its entry expires (i64, big-endian, milliseconds since the epoch). `headers` keeps the
+        records' headers, except in versioned stores.
 
         The store has the topic's name unless `store` names it. A record without a value deletes its key. A record
         without a key is dropped and counted. The topic is the store's changelog."""
-        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl)
+        kind = kind_of_table(versioned, windowed, sessions=sessions, retention=retention, ttl=ttl, own_ttl=own_ttl)
         if headers and versioned is not None:
             raise InvalidArgumentError("headers=True: a versioned table keeps none. Leave one of the two out.")
         if kind in ("window", "session"):
@@ -180,8 +183,10 @@ class App(HintsAtJavaNames):
             milliseconds("versioned", versioned)  # as the argument is named here
             kept = stores.versioned(name, key=source.key, value=value, history=versioned, persistent=persistent)
         else:
-            kept = stores.timestamped_key_value(name, key=source.key, value=value, ttl=ttl, persistent=persistent)
-        return self.store(replace(kept, source=source, headers=headers))
+            kept = stores.timestamped_key_value(
+                name, key=source.key, value=value, ttl=ttl, own_ttl=own_ttl, persistent=persistent
+            )
+        return self.store(replace(kept, source=source, headers=headers or kept.own_ttl))
 
     def external_store(
         self, definition: StoreDefinition, *, of: str, changelog: str | None = None, store: str | None = None
@@ -224,7 +229,7 @@ class App(HintsAtJavaNames):
         if table.source is None or table.kind not in ("timestamped_key_value", "versioned"):
             raise TopologyError(f"{table.name!r} is no table of the values of keys: pass what app.table(…) returned.")
         source = VersionedTableSource if table.kind == "versioned" else TableSource
-        root = self._declarations.root(table.source, table, partial(source, table.name))
+        root = self._declarations.root(table.source, table, partial(source, table.name, table.source.name))
         return Table(self._declarations, root, table)
 
     def global_table(

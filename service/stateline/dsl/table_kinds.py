@@ -19,6 +19,7 @@ def kind_of_table(
     sessions: bool,
     retention: timedelta | None,
     ttl: timedelta | None,
+    own_ttl: bool,
 ) -> Literal["newest", "versioned", "window", "session"]:
     """Return what the table keeps. Raises `InvalidArgumentError` if the arguments contradict each other."""
     if (versioned is not None) + (windowed is not None) + sessions > 1:
@@ -28,10 +29,10 @@ def kind_of_table(
             f"retention={retention!r}: a table of windows or sessions needs it, to say for how long they are kept; "
             "others have none."
         )
-    if ttl is not None and (versioned is not None or windowed is not None or sessions):
+    if (ttl is not None or own_ttl) and (versioned is not None or windowed is not None or sessions):
         raise InvalidArgumentError(
-            f"ttl={ttl!r}: only a table of the newest values takes it. Versions are kept for `versioned`, windows and "
-            "sessions for `retention`."
+            f"ttl={ttl!r}, own_ttl={own_ttl!r}: only a table of the newest values takes it. Versions are kept for "
+            "`versioned`, windows and sessions for `retention`."
         )
     if windowed is not None:
         return "window"

@@ -48,6 +48,7 @@ class StoreDefinition(HasNoMethodsOfTables):
     - `source` is the topic of a table; None for other stores.
     - `retention_ms` applies to windows, sessions and versions (the history). `session_gap_ms` applies to an operator's
       sessions. `ttl_ms` applies to timestamped key-value stores; 0 means that entries do not expire.
+      `own_ttl`: an entry may have a time to live of its own.
     - `factory` makes a store of the user's own from its name.
     - `is_operators`: only an operator writes the store.
     - `changelog_overrides` are the settings given to `with_logging`.
@@ -68,13 +69,14 @@ class StoreDefinition(HasNoMethodsOfTables):
     is_operators: bool = False
     session_gap_ms: int = 0
     ttl_ms: int = 0
+    own_ttl: bool = False
     changelog_overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
     headers: bool = False
 
     def __post_init__(self) -> None:
         check_serde(self.key)
         check_serde(self.value)
-        for name in ("persistent", "logged", "headers"):
+        for name in ("persistent", "logged", "headers", "own_ttl"):
             if not isinstance(given := getattr(self, name), bool):
                 raise InvalidArgumentError(f"Store {self.name!r}: {name}={shown(given)}: give True or False.")
         if self.headers and not self.timestamped:
@@ -243,11 +245,11 @@ class StoreDefinition(HasNoMethodsOfTables):
             case "key_value":
                 return stateline_store.KeyValueStore(name, persistent=persistent)
             case "timestamped_key_value":
-                if self.ttl_ms:
-                    return stateline_store.ExpiringKeyValueStore(
-                        name, ttl_ms=self.ttl_ms, persistent=persistent, headers=self.headers
-                    )
-                return stateline_store.TimestampedKeyValueStore(name, persistent=persistent, headers=self.headers)
+                if not (self.ttl_ms or self.own_ttl):
+                    return stateline_store.TimestampedKeyValueStore(name, persistent=persistent, headers=self.headers)
+                return stateline_store.ExpiringKeyValueStore(
+                    name, ttl_ms=self.ttl_ms, own_ttl=self.own_ttl, persistent=persistent, headers=self.headers
+                )
             case "window" | "timestamped_window":
                 window = stateline_store.TimestampedWindowStore if self.timestamped else stateline_store.WindowStore
                 return window(

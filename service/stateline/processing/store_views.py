@@ -8,6 +8,7 @@ made at the call. It can be closed (`with`), and shows a window or session until
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from stateline.log.interface import Headers
@@ -15,7 +16,9 @@ from stateline.model.record_size import MAX_RECORD_BYTES, refuse_too_large
 from stateline.model.store_definition import StoreDefinition
 from stateline.processing.changelog import keeps_headers, origin
 from stateline.processing.records import check_headers
+from stateline.stores import MILLISECOND, milliseconds
 from stateline_store import (
+    InvalidArgumentError,
     KeyValueStore,
     Scan,
     SessionStore,
@@ -30,6 +33,7 @@ from stateline_store import (
     Windowed,
     WindowStore,
 )
+from stateline_store.rows.expiry import with_expiry
 from stateline_store.rows.headers import join_headers, split_headers, without_headers
 from stateline_store.rows.windowed_keys import session_key, window_key
 
@@ -183,8 +187,19 @@ class StoreView(_View[KeyValueStore]):
         assert self._stamped is not None, "a store with headers has timestamps"
         return self._read_with_headers(self._stamped.get_with_timestamp(self._key.serialize(key)))
 
-    def put(self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers | None = None) -> None:
-        """Stage a value (None deletes), with the record's timestamp and headers unless others are given."""
+    def put(
+        self,
+        key: Any,
+        value: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        ttl: timedelta | None = None,
+    ) -> None:
+        """Stage a value (None deletes), with the record's timestamp and headers unless others are given. With `ttl` the
+        entry expires when stream time is that much past its timestamp. Only for a store with ``own_ttl=True``."""
+        if ttl is not None:
+            headers = self._expiring(headers, self._stamp(timestamp_ms), ttl)
         raw_key, data = self._writable(key, value, headers)
         if self._stamped is not None:
             self._stamped.put_with_timestamp(raw_key, data, self._stamp(timestamp_ms))
@@ -198,18 +213,33 @@ class StoreView(_View[KeyValueStore]):
         self.put(key, None)
 
     def put_if_absent(
-        self, key: Any, value: Any, *, timestamp_ms: int | None = None, headers: Headers | None = None
+        self,
+        key: Any,
+        value: Any,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        ttl: timedelta | None = None,
     ) -> Any:
-        """Stage the value if the key is absent. Returns the value found, None if there was none."""
+        """Stage the value if the key is absent, as `put`. Returns the value found, None if there was none."""
         found = self.get(key)
         if found is None:
-            self.put(key, value, timestamp_ms=timestamp_ms, headers=headers)
+            self.put(key, value, timestamp_ms=timestamp_ms, headers=headers, ttl=ttl)
         return found
 
     def range(self, lower: Any = None, upper: Any = None, *, reverse: bool = False) -> Scan[tuple[Any, Any]]:
         """Return (key, value) from `lower` to `upper`, both inclusive, None open, in the order of serialized keys."""
         rows = self._store.range(self._optional_key(lower), self._optional_key(upper), reverse=reverse)
         return _each(rows, self._entry)
+
+    def _expiring(self, headers: Headers | None, timestamp_ms: int, ttl: timedelta) -> Headers:
+        """Return these headers, the record's for None, with the expiry of an entry."""
+        if not self._definition.own_ttl:
+            raise TopologyError(f"Store {self.name!r}: ttl={ttl!r} needs a store that is declared with own_ttl=True.")
+        ttl_ms = milliseconds("ttl", ttl, least=MILLISECOND)
+        if timestamp_ms < 0:
+            raise InvalidArgumentError(f"Store {self.name!r}: ttl={ttl!r} needs a timestamp, not {timestamp_ms}.")
+        return with_expiry(self._record_headers if headers is None else headers, timestamp_ms + ttl_ms)
 
 
 class WindowView(_View[WindowStore]):

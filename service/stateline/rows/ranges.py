@@ -20,10 +20,11 @@ from stateline_store.scan import KeyRange
 from stateline_store.snapshots.checkpoints import Checkpoint
 
 
-def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
-    """Return the schema for queries of a store, from its declaration and its database's layout."""
+def store_schema(definition: StoreDefinition, layout: Layout, *, by_clock: bool = False) -> StoreSchema:
+    """Return the schema for queries of a store, from its declaration and its database's layout. `by_clock`: see
+    `StoreSchema.read_by_clock`."""
     interval_ms = layout.segment_interval_ms
-    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
+    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms, by_clock)
     # Values stay as stored. Answers split them, a column at a time.
     return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 

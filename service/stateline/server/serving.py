@@ -82,6 +82,7 @@ class Serving:
             upgrading=config.upgrade_from is not None,
             epochs=topology.epoch_numbers(),
             scans_much=scans_only,
+            by_clock=config.retention_clock == "wall",
         )
         self.follower = Follower(self.partitions, config.server_follow_ms)
         self.bounds = PositionBounds(topology)

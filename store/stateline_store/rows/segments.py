@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from stateline_store.clock import now_ms
 from stateline_store.errors import DamagedDataError, InvalidArgumentError
 from stateline_store.scan import EVERY_KEY, KeyRange, Scan, StoreIterator
 
@@ -78,6 +79,8 @@ class Segments:
 
     retention_ms: int
     interval_ms: int
+    by_clock: bool = False
+    """Reads also go by the clock: they show nothing older than now less the retention."""
 
     @classmethod
     def of_retention(cls, retention_ms: int) -> Segments:
@@ -96,7 +99,8 @@ class Segments:
 
     def oldest_readable_ms(self, stream_time_ms: int) -> int:
         """Return the oldest timestamp that reads still show."""
-        return max(0, stream_time_ms - self.retention_ms + 1)
+        time_ms = max(stream_time_ms, now_ms()) if self.by_clock else stream_time_ms
+        return max(0, time_ms - self.retention_ms + 1)
 
     def readable(self, from_ms: int, to_ms: int, stream_time_ms: int) -> tuple[int, int]:
         """Return the part of this span of timestamps that reads show, both ends included, (1, 0) for none."""

@@ -27,5 +27,9 @@ class StoreSchema:
         (`timestamped_rows`). It serves processes that pass the values on."""
         return replace(self, timestamped=False) if self.timestamped else self
 
+    def read_by_clock(self) -> StoreSchema:
+        """Return the schema for reads that also hide windows and sessions by the clock (`Segments.by_clock`)."""
+        return self if self.segments is None else replace(self, segments=replace(self.segments, by_clock=True))
+
     def __str__(self) -> str:
         return f"timestamped {self.kind}" if self.timestamped else self.kind

@@ -30,7 +30,7 @@ def refuse_other_form(candidate: Candidate, built: StateStore) -> None:
     """Raise `TopologyError` if a store that is declared like this one cannot take files of Java's."""
     if not isinstance(built, TransactionalStore) or candidate.definition.factory is not None:
         raise TopologyError("It is of a kind of your own here. Only Stateline's own kinds can be adopted.")
-    if candidate.definition.ttl_ms:
+    if candidate.definition.ttl_ms or candidate.definition.own_ttl:
         raise TopologyError("It has a time to live here, which Kafka Streams does not have.")
     if not built.persistent:
         raise TopologyError("It is in memory here, so it is read from its changelog at each start.")

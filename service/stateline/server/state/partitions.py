@@ -86,6 +86,7 @@ class Partitions:
       ones are still being restored. A worker deletes plain files when the others are complete.
     - `epochs` is `Topology.epoch_numbers`.
     - `scans_much`: nearly all reads are large scans.
+    - `by_clock`: see `StoreSchema.read_by_clock`.
     """
 
     def __init__(
@@ -97,8 +98,10 @@ class Partitions:
         upgrading: bool = False,
         epochs: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({}),
         scans_much: bool = False,
+        by_clock: bool = False,
     ) -> None:
         self._directory = directory
+        self._by_clock = by_clock
         self._upgrading = upgrading
         self._scratch = scratch
         self._scans_much = scans_much
@@ -307,7 +310,7 @@ class Partitions:
             path = self._directory.store(found.place, store.name, timestamped=timestamped)
             _check_declared(store.definition, found.reader, path)
             found.layout = found.reader.layout
-            found.schema = store_schema(store.definition, found.layout)
+            found.schema = store_schema(store.definition, found.layout, by_clock=self._by_clock)
         return found
 
     def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
@@ -398,9 +401,9 @@ class Partitions:
         if definition.timestamped and holds_database(plain_files):
             with contextlib.suppress(NotPresentError):  # being deleted just now
                 plain = self._new_reader(place, definition, timestamped=False)
-                return _open(plain, place, definition, plain=True)
+                return self._shown(plain, place, definition, plain=True)
         reader = self._new_reader(place, definition, timestamped=definition.timestamped)
-        return _open(reader, place, definition, plain=False)
+        return self._shown(reader, place, definition, plain=False)
 
     def _new_reader(self, place: str, definition: StoreDefinition, *, timestamped: bool) -> SecondaryReader:
         store = self._directory.store(place, definition.name, timestamped=timestamped)
@@ -416,10 +419,10 @@ class Partitions:
             raise
         return reader
 
-
-def _open(reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
-    shown = PlainValuesReader(reader, headers=definition.headers) if plain else reader
-    return _Open(reader, place, plain, shown, reader.layout, store_schema(definition, reader.layout))
+    def _shown(self, reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
+        shown = PlainValuesReader(reader, headers=definition.headers) if plain else reader
+        schema = store_schema(definition, reader.layout, by_clock=self._by_clock)
+        return _Open(reader, place, plain, shown, reader.layout, schema)
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:

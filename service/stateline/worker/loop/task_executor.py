@@ -115,10 +115,10 @@ class TaskExecutor:
         return not waits and self._commits.has_worked_since(began_s, consumer)
 
     def between_slices(self, consumer: Consumer, rests_s: float = 0.0, *, punctuates: bool = True) -> None:
-        """Call punctuations that are due by the clock, tell readers elsewhere what is staged, and `rest`."""
+        """Do what is due by the clock, tell readers elsewhere what is staged, and `rest`."""
         for task in self._tasks.running:
             if punctuates:
-                self._committer.send(task.processing.punctuate_by_clock())
+                self._committer.send(task.processing.act_by_clock())
             task.stores.publish_staged()
         self.rest(consumer, rests_s)
 

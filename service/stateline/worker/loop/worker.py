@@ -93,7 +93,7 @@ class Worker:
         self._topology = topology
         self._files = DeploymentFiles(directory, instance, topology, config.default_state_isolation_level)
         declared = {name: definition.description for name, definition in topology.all_stores.items()}
-        self._queries = QuerySocket(self._files.socket, declared=declared)
+        self._queries = QuerySocket(self._files.socket, declared=declared, by_clock=config.retention_clock == "wall")
         place = None if log.embedded_file is not None else nodes_partition(app.application_id)
         self._lease = Lease(config.session_timeout_ms, place)
         self._admin = log.admin()

@@ -51,10 +51,10 @@ Standing: TypeAlias = tuple[Position, StoreState] | None
 
 class HostedQueries:
     """One worker's. `lookup(store, partition)` returns the partition that it has now, or None. `owned`: see
-    `Tasks.owned`."""
+    `Tasks.owned`. `by_clock`: see `StoreSchema.read_by_clock`."""
 
-    def __init__(self, lookup: Lookup, owned: Owned = lambda store, partition: None) -> None:
-        self._lookup, self._owned = lookup, owned
+    def __init__(self, lookup: Lookup, owned: Owned = lambda store, partition: None, *, by_clock: bool = False) -> None:
+        self._lookup, self._owned, self._by_clock = lookup, owned, by_clock
 
     def run(self, request: WireRequest) -> Outcome:
         """Return the result, or why there is none. Raises nothing: a query must not end the worker."""
@@ -67,8 +67,10 @@ class HostedQueries:
             return Failure(NotPresentError(message))
         try:
             reader = hosted.store.reader(terms.isolation_level)
+            schema = hosted.store.stored_schema
+            schema = schema.read_by_clock() if self._by_clock else schema
             outcome = execute(
-                request.query, reader, hosted.store.stored_schema, partition, terms, hosted.status(),
+                request.query, reader, schema, partition, terms, hosted.status(),
                 has_all_partitions=hosted.has_all_partitions,
             )  # fmt: skip
             if isinstance(outcome, PartitionAnswer):

@@ -65,13 +65,15 @@ class QuerySocket:
         *hosts: Lookup,
         handlers: Mapping[str, Handler] = MappingProxyType({}),
         declared: Mapping[str, str] = MappingProxyType({}),
+        by_clock: bool = False,
     ) -> None:
         self.hosts = list(hosts)
         self.owned: Owned = lambda store, partition: None
         self.handlers = dict(handlers)
         self.status: dict[str, Callable[[], object]] = dict(_NOTHING_TO_TELL)
         self._path = path
-        self._queries = HostedQueries(self.hosted, lambda store, partition: self.owned(store, partition))
+        owned = lambda store, partition: self.owned(store, partition)  # noqa: E731  # set later
+        self._queries = HostedQueries(self.hosted, owned, by_clock=by_clock)
         self._declared = dict(declared)
         self._listener = listen(path)
         self._trusted = trusted_users(path.parent)

@@ -29,7 +29,13 @@ from stateline.processing.records import OutputRecord
 from stateline.processing.user_function import UserFunction
 from stateline.worker.tasks.task_settings import TaskSettings, TaskStart, TaskTopology
 from stateline.worker.tasks.task_stores import TaskStores
-from stateline_store import InvalidArgumentError, IsolationLevel, TopicPartition, TransactionalStore
+from stateline_store import (
+    ExpiringKeyValueStore,
+    InvalidArgumentError,
+    IsolationLevel,
+    TopicPartition,
+    TransactionalStore,
+)
 
 # A task without input waits so long for a commit that notes its stores as well.
 _NOTE_PATIENCE_S = 1.0
@@ -56,7 +62,14 @@ class TaskProcessing:
         self._note_due_s = time.monotonic() + _NOTE_PATIENCE_S
         self.committed_notes = self.notes
         self._is_mixed = len(topology.sources) > 1
-        self._was_punctuated = False
+        self._was_punctuated = False  # or an entry has expired
+        self._expires_by_clock = settings.expires_by_clock
+        topics = {name: topic for topic, names in topology.tables.items() for name in names}
+        self._expiring = [
+            (topics.get(name, ""), store)
+            for name, store in stores.transactional
+            if isinstance(store, ExpiringKeyValueStore)
+        ]
         own = dict(stores.transactional)
         with_global = {**settings.global_stores, **own}
         self._context = TaskContext(settings.application_id, topology.id, settings.clock)
@@ -186,11 +199,17 @@ class TaskProcessing:
         due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
         return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
 
-    def punctuate_by_clock(self) -> list[OutputRecord]:
-        if not self._by_clock:
+    def act_by_clock(self) -> list[OutputRecord]:
+        """Remove entries that have expired, and call due punctuations. Returns the output."""
+        if not (self._by_clock or self._expiring):
             return []
+        outputs: list[OutputRecord] = []
         monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
+        for topic, store in self._expiring:
+            if store.expire(time_ms if self._expires_by_clock else -1):
+                self._was_punctuated = True
+                outputs += self._operators.process(topic, [])
+        return outputs + self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Split records where the topic changes, and behind a record that makes a punctuation due."""

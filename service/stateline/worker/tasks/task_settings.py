@@ -32,6 +32,7 @@ class TaskSettings:
     upgrade_mode: UpgradeMode | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     max_timestamp_ahead_ms: int = -1
+    expires_by_clock: bool = False
     epoch_numbers: Mapping[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
     global_stores: Mapping[str, TransactionalStore] = field(default_factory=dict)
     parts: Mapping[str, tuple[FedPart, ...]] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class TaskSettings:
             upgrade_mode=config.upgrade_mode if config.upgrade_from else None,
             max_record_bytes=max_record_bytes(config.producer),
             max_timestamp_ahead_ms=config.max_timestamp_ahead_ms,
+            expires_by_clock=config.ttl_clock == "wall",
             epoch_numbers=topology.epoch_numbers(),
             global_stores=global_stores,
             parts=parts_of(topology),
