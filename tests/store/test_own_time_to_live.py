@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +20,10 @@ from hypothesis import strategies as st
 from rocksdict import Rdict
 
 from stateline_store import (
+    DamagedDataError,
     ExpiringKeyValueStore,
     InvalidArgumentError,
+    RetryLaterError,
     SecondaryReader,
     StoreContext,
     TimestampedKeyValueStore,
@@ -25,13 +31,19 @@ from stateline_store import (
     notice_path,
     store_path,
 )
+from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rocksdb.options import Tuning
-from stateline_store.rocksdb.write_ahead_logs import find_damage
+from stateline_store.rocksdb.write_ahead_logs import Damage, find_damage
 from stateline_store.rows.expiry import DueEntries, entries_of, index_rows, with_expiry
 from stateline_store.rows.headers import join_headers, split_headers
 from stateline_store.scan import EVERY_KEY
+from stateline_store.snapshots.checkpoints import link_database
 from stateline_store.stores import expiring_key_value
+from store import expiring_writer
+from support import TESTS
+from support.rocksdb import database_of
+from support.run.patience import HANGING_S
 
 CHANGELOG = TopicPartition("changelog", 0)
 SMALL = Tuning(write_buffer_bytes=64 * 1024)
@@ -161,16 +173,32 @@ def test_the_clock_expires_at_most_so_many_at_once_and_all_in_the_end(tmp_path: 
         assert store.is_empty()
 
 
-def test_one_put_expires_so_many_and_the_next_ones_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("persistent", [True, False])
+def test_one_put_expires_all_whatever_the_index_has(tmp_path: Path, persistent: bool) -> None:
+    """Restored rows are those of the owner at each commit, though their index is another one."""
+    with closing(ExpiringKeyValueStore("s", ttl_ms=100, persistent=persistent)) as store:
+        store.init(StoreContext("0_0", tmp_path))
+        store.put_all_with_timestamp([(b"kept %d" % n, b"v", 1) for n in range(12_000)])
+        store.put_all_with_timestamp([(b"gone %d" % n, b"v", 2) for n in range(25_000)])
+        store.commit({CHANGELOG: 0})
+        store.put_all_with_timestamp([(b"kept %d" % n, b"v", 101) for n in range(12_000)])
+        store.commit({CHANGELOG: 1})
+        store.put_with_timestamp(b"kept 0", b"v", 150)
+        with store.all() as rows:
+            assert len([*rows]) == 12_000
+        assert not store.expire(150)
+
+
+def test_the_clock_removes_something_though_many_others_were_overwritten(tmp_path: Path) -> None:
     with closing(ExpiringKeyValueStore("s", ttl_ms=100)) as store:
         store.init(StoreContext("0_0", tmp_path))
-        store.put_all_with_timestamp([(b"%d" % n, b"v", 1) for n in range(15_000)])
+        store.put_all_with_timestamp([(b"%d" % n, b"v", 1) for n in range(12_000)])
+        store.put_with_timestamp(b"gone", b"v", 2)
         store.commit({CHANGELOG: 0})
-        for number, left in ((1, 5_001), (2, 1)):
-            store.put_with_timestamp(b"new", b"v", 1_000)
-            store.commit({CHANGELOG: number})
-            with store.all() as rows:
-                assert len([*rows]) == left
+        store.put_all_with_timestamp([(b"%d" % n, b"v", 101) for n in range(12_000)])
+        store.commit({CHANGELOG: 1})
+        assert store.expire(150)
+        assert store.get(b"gone") is None
 
 
 def test_what_a_killed_owner_leaves_expires_as_well(tmp_path: Path) -> None:
@@ -232,6 +260,90 @@ def test_files_get_an_index_and_lose_it_with_the_declaration(tmp_path: Path) -> 
     assert Rdict.list_cf(str(path)) == ["default", "offsets"]
 
 
+def test_a_damaged_index_closes_the_store_which_can_be_wiped_then(tmp_path: Path) -> None:
+    store = opened(tmp_path, 100)
+    store.put_with_timestamp(b"k", stored(None), 10)
+    store.commit({CHANGELOG: 0})
+    engine = store._open()
+    assert isinstance(engine, RocksDBEngine)
+    assert engine.index is not None
+    engine.index._family.put(b"", b"short")
+    store.close()
+    with pytest.raises(DamagedDataError, match="index of expiries"):
+        store.init(StoreContext("0_0", tmp_path))
+    store.wipe()
+    store.init(StoreContext("0_0", tmp_path))
+    assert store.is_empty()
+    store.close()
+    with pytest.raises(DamagedDataError, match="index of expiries"):
+        entries_of(b"\0\0\0\7x")
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_index_that_was_made_in_part_is_made_whole_after_kill_9(tmp_path: Path, batch: int) -> None:
+    plain = TimestampedKeyValueStore("s", headers=True)
+    plain.init(StoreContext("0_0", tmp_path))
+    plain.put_all_with_timestamp([(b"%d" % n, stored(None), 10) for n in range(4_000)])
+    plain.commit({CHANGELOG: 0})
+    plain.close()
+    writer = f"from store.test_own_time_to_live import *; opened(Path({str(tmp_path)!r}), 100)"
+    environment = {**os.environ, "STATELINE_CRASH_AT": f"expiry:batch-written#{batch}"}
+    died = subprocess.run([sys.executable, "-c", writer], env=environment, cwd=TESTS, check=False, timeout=HANGING_S)
+    assert died.returncode == -9
+    with closing(opened(tmp_path, 100)) as store:
+        assert store.expire(1_000)
+        assert store.is_empty()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_writer_killed_while_entries_expire_leaves_its_rows_and_an_index_of_all(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(3):
+        command = [sys.executable, "-m", "store.expiring_writer", str(tmp_path)]
+        writer = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        for _ in range(draw.randrange(20, 300)):
+            acknowledged = int(writer.stdout.readline())
+        writer.kill()
+        rest, _ = writer.communicate()
+        acknowledged = int((rest.split(b"\n")[:-1] or [b"%d" % acknowledged])[-1])
+        store = expiring_writer.opened(tmp_path)
+        assert store.committed_offset(CHANGELOG) in (acknowledged, acknowledged + 1)
+        with store.all_with_timestamp() as rows:
+            found = {key: at for key, (_, at) in rows}
+        assert found == expiring_writer.there_after(store.committed_offset(CHANGELOG) or 0)
+        while store.expire(2**60):
+            pass
+        assert store.is_empty()
+        store.close()
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_checkpoint_opens_as_a_store_whose_entries_expire(tmp_path: Path, flushed: bool) -> None:
+    """Backups and copies for standbys are made of checkpoints."""
+    with closing(expiring_writer.opened(tmp_path)) as store:
+        for number in range(1, 40):
+            expiring_writer.write(store, number)
+        if flushed:
+            database_of(store).flush()
+        path = store_path(tmp_path / "copy", "s", timestamped=True)
+        path.parent.mkdir(parents=True)
+        lengths = link_database(store_path(tmp_path, "s", timestamped=True), path)
+        for name, length in lengths.items():  # as for a copy: RocksDB appends to these files
+            content = (path / name).read_bytes()[:length]
+            (path / name).unlink()
+            (path / name).write_bytes(content)
+    with closing(expiring_writer.opened(tmp_path / "copy")) as copy:
+        for number in (39, 40):
+            if number == 40:
+                expiring_writer.write(copy, number)
+            with copy.all_with_timestamp() as rows:
+                assert {key: at for key, (_, at) in rows} == expiring_writer.there_after(number)
+        while copy.expire(2**60):
+            pass
+        assert copy.is_empty()
+
+
 def test_readers_of_the_files_need_not_know_the_index(tmp_path: Path) -> None:
     path = store_path(tmp_path, "s", timestamped=True)
     store = ExpiringKeyValueStore("s", ttl_ms=100, tuning=SMALL)
@@ -257,9 +369,15 @@ def test_logs_are_whole_though_the_index_is_seldom_written(tmp_path: Path) -> No
         for commit in range(30):
             store.put_all_with_timestamp([(b"%d" % n, bytes(2_000), commit) for n in range(20)])
             store.commit({CHANGELOG: commit})
-        assert find_damage(path) is None
+        assert damage_of(path) is None
         store.close()
-        assert find_damage(path) is None
+        assert damage_of(path) is None
+
+
+def damage_of(path: Path) -> Damage | None:
+    while True:
+        with contextlib.suppress(RetryLaterError):  # a flush ended just then
+            return find_damage(path)
 
 
 def test_entries_come_in_the_order_of_their_times() -> None:
@@ -281,6 +399,7 @@ def test_an_expiry_is_a_header() -> None:
     headers = with_expiry((("a", b"1"), ("stateline-expires-at", b"old")), 77)
     assert headers == (("a", b"1"), ("stateline-expires-at", (77).to_bytes(8)))
     assert split_headers(join_headers(b"v", headers)) == (b"v", headers)
+    assert with_expiry((), 2**63) == (("stateline-expires-at", (2**63 - 1).to_bytes(8)),)
 
 
 @pytest.mark.parametrize(("ttl_ms", "headers", "said"), [(0, False, "needs headers=True"), (-1, True, "time to live")])

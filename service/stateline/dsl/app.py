@@ -229,7 +229,7 @@ class App(HintsAtJavaNames):
         if table.source is None or table.kind not in ("timestamped_key_value", "versioned"):
             raise TopologyError(f"{table.name!r} is no table of the values of keys: pass what app.table(…) returned.")
         source = VersionedTableSource if table.kind == "versioned" else TableSource
-        root = self._declarations.root(table.source, table, partial(source, table.name, table.source.name))
+        root = self._declarations.root(table.source, table, partial(source, table.name))
         return Table(self._declarations, root, table)
 
     def global_table(

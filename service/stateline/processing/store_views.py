@@ -198,7 +198,7 @@ class StoreView(_View[KeyValueStore]):
     ) -> None:
         """Stage a value (None deletes), with the record's timestamp and headers unless others are given. With `ttl` the
         entry expires when stream time is that much past its timestamp. Only for a store with ``own_ttl=True``."""
-        if ttl is not None:
+        if ttl is not None and value is not None:
             headers = self._expiring(headers, self._stamp(timestamp_ms), ttl)
         raw_key, data = self._writable(key, value, headers)
         if self._stamped is not None:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from stateline_store.rocksdb.errors import damaged
+from stateline_store.rocksdb.errors import damaged, translated
 from stateline_store.rocksdb.scans import scan_rows
 from stateline_store.rows.expiry import NEVER, IndexChanges, IndexRow, Lifetime, index_rows
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 from stateline_store.scan import KeyRange, StoreIterator
+from stateline_store.steps import reached
 
 EXPIRY_FAMILY = "expiry"  # on disk: never change
 _DECLARED = struct.Struct(">qqB")  # on disk: never change
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExpiryIndex:
-    """For the database's owner. It keeps the database open until `close`. Raises RocksDB's errors but from `due`."""
+    """For the database's owner. It keeps the database open until `close`."""
 
     def __init__(self, database: Rdict, directory: Path) -> None:
         self._db, self._directory = database, directory
@@ -47,29 +48,29 @@ class ExpiryIndex:
         for row, content in changes.added:
             batch.put(row, content, self._handle)
 
-    def declared_for(self, lifetime: Lifetime) -> int | None:
-        """Return the newest timestamp of the rows that were indexed for this declaration. None if the store was not
-        indexed, or for another one."""
-        stored: bytes | None = self._family.get(_DECLARED_KEY)
-        if stored is None:
-            return None
-        try:
-            ttl_ms, newest_ms, own = _DECLARED.unpack(stored)
-        except struct.error as error:
-            raise damaged(self._directory, f"its index of expiries says {stored!r:.60}") from error
-        return int(newest_ms) if (ttl_ms, own) == lifetime else None
-
-    def build(self, rows: StoreIterator, lifetime: Lifetime) -> int:
-        """Index these rows. Returns their newest timestamp. An interrupted build begins again at the next opening."""
-        newest_ms, count = -1, 0
+    def made_for(self, lifetime: Lifetime, rows: StoreIterator) -> int:
+        """Index these rows, all of the store, for this declaration, unless they are. Returns their newest timestamp at
+        that moment, -1 without one. Raises Stateline's errors. An interrupted pass begins again at the next opening."""
         with rows:
-            for chunk in filter(None, rows.chunks()):
-                batch, times = WriteBatch(raw_mode=True), lifetime.times(row for _, row in chunk)
-                entries = [(at, key) for (key, _), at in zip(chunk, times, strict=True) if at < NEVER]
-                self.stage(batch, IndexChanges(index_rows(entries, lifetime.span_ms, _BUILT + count), []))
-                self._db.write(batch)
-                newest_ms = max([newest_ms, *(TIMESTAMP.unpack_from(row)[0] for _, row in chunk)])
-                count += len(chunk)
+            try:
+                stored: bytes | None = self._family.get(_DECLARED_KEY)
+                if stored is not None and len(stored) != _DECLARED.size:
+                    raise damaged(self._directory, f"its index of expiries says {stored!r:.60}")
+                ttl_ms, newest_ms, own = (-1, -1, 0) if stored is None else _DECLARED.unpack(stored)
+                return int(newest_ms) if (ttl_ms, own) == lifetime else self._build(rows, lifetime)
+            except Exception as error:
+                raise translated(error, self._directory) from error
+
+    def _build(self, rows: StoreIterator, lifetime: Lifetime) -> int:
+        newest_ms, count = -1, 0
+        for chunk in filter(None, rows.chunks()):
+            batch, times = WriteBatch(raw_mode=True), lifetime.times(row for _, row in chunk)
+            entries = [(at, key) for (key, _), at in zip(chunk, times, strict=True) if at < NEVER]
+            self.stage(batch, IndexChanges(index_rows(entries, lifetime.span_ms, _BUILT + count), []))
+            self._db.write(batch)
+            newest_ms = max([newest_ms, *(TIMESTAMP.unpack_from(row)[0] for _, row in chunk)])
+            count += len(chunk)
+            reached("expiry:batch-written")
         if count:
             _log.info("%s has an index of expiries now: %d rows were read", self._directory, count)
         batch, options = WriteBatch(raw_mode=True), WriteOptions()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeAlias
 
+from stateline_store.errors import DamagedDataError
 from stateline_store.rows.headers import Headers, split_headers
 from stateline_store.rows.timestamped_rows import TIMESTAMP
 
@@ -61,9 +62,12 @@ def index_rows(entries: Iterable[Entry], span_ms: int, number: int) -> list[Inde
 
 
 def entries_of(content: bytes) -> list[Entry]:
-    """Return the entries of an index row, which are in the order of their times."""
-    (count,) = _COUNT.unpack_from(content)
-    lengths = struct.unpack_from(f">{count}I", content, _COUNT.size)
+    """Return the entries of an index row, which are in the order of their times. Raises `DamagedDataError`."""
+    try:
+        (count,) = _COUNT.unpack_from(content)
+        lengths = struct.unpack_from(f">{count}I", content, _COUNT.size)
+    except struct.error as error:
+        raise DamagedDataError(f"The index of expiries is damaged: {content!r:.60} is no row of it.") from error
     times_at = _COUNT.size * (count + 1)
     ends = [*accumulate(lengths, initial=times_at + 8 * count)]
     times = (content[at : at + 8] for at in range(times_at, ends[0], 8))
@@ -73,7 +77,7 @@ def entries_of(content: bytes) -> list[Entry]:
 def with_expiry(headers: Headers, expiry_ms: int) -> Headers:
     """Return headers that say when the entry expires, in place of an earlier expiry."""
     others = (header for header in headers if header[0] != EXPIRES_HEADER)
-    return (*others, (EXPIRES_HEADER, _I64.pack(max(expiry_ms, 0))))
+    return (*others, (EXPIRES_HEADER, _I64.pack(min(max(expiry_ms, 0), 2**63 - 1))))
 
 
 class Lifetime(NamedTuple):

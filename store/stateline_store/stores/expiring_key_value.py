@@ -11,6 +11,7 @@ Committed entries are found by an index in their database (`rows.expiry`), stage
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
@@ -74,12 +75,17 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         self._looked_at.clear()
         self._indexed, self._unseen_commits = KnownKeys(), 0
         super().init(context)
-        engine = self._open()
-        if isinstance(engine, RocksDBEngine) and engine.index is not None:
-            newest_ms = engine.index.declared_for(self.lifetime)
-            if newest_ms is None:
-                newest_ms = engine.index.build(engine.scan(EVERY_KEY), self.lifetime)
-            self._least_time_ms = newest_ms
+        try:
+            index = engine.index if isinstance(engine := self._open(), RocksDBEngine) else None
+            self._least_time_ms = -1 if index is None else index.made_for(self.lifetime, engine.scan(EVERY_KEY))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody takes what has expired."""
+        return self._expired is not None
 
     def watch_expired(self) -> None:
         """Keep entries that expire from now on for `take_expired`, until a commit or a rollback."""
@@ -92,8 +98,8 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         return taken
 
     def expire(self, now_ms: int = -1) -> bool:
-        """Stage the removal of entries that have expired by stream time or by this time, at most 10,000. Returns
-        whether there was any: call it again after a commit."""
+        """Stage the removal of entries that have expired by stream time or by this time: of 10,000 to 20,000 if there
+        are more. Returns whether there was any: call it again after a commit."""
         return self._expire_due(max(now_ms, self._stream_time_ms), MOST_AT_ONCE)
 
     def put_all_with_timestamp(self, entries: Iterable[tuple[bytes, bytes | None, int]]) -> None:
@@ -185,7 +191,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         else:
             self._heap_first = min(self._heap_first, TIMESTAMP.pack(first_ms))
         self._stream_time_ms = max(self._stream_time_ms, self._least_time_ms, max(timestamps))
-        self._expire_due(self._stream_time_ms, max(MOST_AT_ONCE, 2 * len(timestamps)))
+        self._expire_due(self._stream_time_ms)
 
     def _note(self, times: Sequence[bytes], keys: Sequence[bytes]) -> None:
         """Have these keys looked at when they expire, before the commit adds them to the index."""
@@ -194,15 +200,19 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
             for entry in zip(times, keys, strict=True):
                 heapq.heappush(self._heap, entry)
 
-    def _expire_due(self, now_ms: int, most: int) -> bool:
-        before = self.lifetime.live_from(now_ms)
-        keys = self._take_noted(before, most) if self._heap_first < before else []
-        if self._due.first < before:
-            found = self._due.take(before, most - len(keys))
-            self._looked_at.update(found)
-            self._indexed.remove(found)
-            keys += found
-        return bool(keys) and self._expire([*dict.fromkeys(keys)], before)
+    def _expire_due(self, now_ms: int, most: float = math.inf) -> bool:
+        """Stage the removal of entries that have expired at this time: of all, or of `most` and some more. Returns
+        whether there was any. How many are looked at for it depends on the index, what is removed does not."""
+        before, gone = self.lifetime.live_from(now_ms), 0
+        while gone < most and min(self._heap_first, self._due.first) < before:
+            if self._heap_first < before:
+                keys = self._take_noted(before, MOST_AT_ONCE)
+            else:
+                keys = self._due.take(before, MOST_AT_ONCE)
+                self._looked_at.update(keys)
+                self._indexed.remove(keys)
+            gone += self._expire([*dict.fromkeys(keys)], before)
+        return gone > 0
 
     def _take_noted(self, before: bytes, most: int) -> list[bytes]:
         if self._heap is None:
@@ -215,8 +225,8 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         self._heap_first = heap[0][0] if heap else NEVER
         return taken
 
-    def _expire(self, keys: Sequence[bytes], before: bytes) -> bool:
-        """Stage the removal of these keys if they have expired. Returns whether any has."""
+    def _expire(self, keys: Sequence[bytes], before: bytes) -> int:
+        """Stage the removal of those of these keys that have expired. Returns their number."""
         rows = self.get_rows(keys, again=False)
         times = self.lifetime.times(rows)
         if left := [(at, key) for key, at in zip(keys, times, strict=True) if before <= at < NEVER]:
@@ -228,4 +238,4 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         if self._origins.rows:
             self._origins.take({**tombstones})  # no record deleted them
         self._buffer.take(tombstones)
-        return bool(gone)
+        return len(gone)

@@ -15,10 +15,11 @@ Row = tuple[str, str | None, int]
 
 
 def build(application_id: str = "alive", prefix: str = "") -> App:
-    """A store of a processor's, a table whose records say when they expire, and its changes in a topic. A value begins
-    with its seconds to live. Topics begin with the prefix."""
+    """A store of a processor's, and two tables whose records say when they expire: `newest`, whose changes go into a
+    topic, and `shown`, which is only read. A value begins with its seconds to live. Topics begin with the prefix."""
     app = App(application_id)
     table = app.table(f"{prefix}in", **TEXTS, store="newest", own_ttl=True)
+    app.table(f"{prefix}in", **TEXTS, store="shown", own_ttl=True)
     app.ktable(table).to_stream().to(app.topic(f"{prefix}out", **TEXTS))
     kept = app.store(stores.timestamped_key_value("kept", **TEXTS, own_ttl=True))
 

@@ -19,8 +19,7 @@ class VersionedTableSource:
     """Each record that a topic's versioned table takes is a change. If the group's offsets were lost, a table is ahead
     of the records: an older one than the latest version is no latest change then."""
 
-    def __init__(self, table: str, topic: str, context: OperatorContext) -> None:
-        del topic
+    def __init__(self, table: str, context: OperatorContext) -> None:
         self._store = _versioned(context.stores[table])
         self._latest: dict[bytes, tuple[int, bytes | None]] = {}  # before the slice: timestamp, and value
         self._now_ms = -1

@@ -35,11 +35,9 @@ class TableSource:
     """The newest record of each key is a change, also with an unchanged value. So is each key that has expired. If the
     group's offsets were lost, a table is ahead of the records and has the newer value before and after."""
 
-    def __init__(self, table: str, topic: str, context: OperatorContext) -> None:
+    def __init__(self, table: str, context: OperatorContext) -> None:
         self._store = context.stores[table]
         self._timestamped = self._store.timestamped
-        # What expires without a record has this one.
-        self._no_record = Record(topic, context.task.task_id.partition, -1, 0, None, None)
         self._old: dict[bytes, bytes | None] = {}
         self._expiring = self._store if isinstance(self._store, ExpiringKeyValueStore) else None
         if self._expiring is not None:
@@ -57,14 +55,12 @@ class TableSource:
         if self._timestamped:
             new, old = plain(new), plain(old)
         changes = Changes(list(newest), old, new, [r.timestamp_ms for r in newest.values()], list(newest.values()))
-        if self._expiring is None:
-            return changes
-        return _with_expired(changes, self._expiring, records[-1] if records else self._no_record)
+        return changes if self._expiring is None or not records else _with_expired(changes, self._expiring, records[-1])
 
 
 def _with_expired(changes: Changes, store: ExpiringKeyValueStore, record: Record) -> Changes:
     """Add keys that the table let expire, as deletions at stream time. `record` is the last one that it took."""
-    expired, changed, at_ms = store.take_expired(), set(changes.keys), max(store.stream_time_ms, 0)
+    expired, changed, at_ms = store.take_expired(), set(changes.keys), store.stream_time_ms
     gone = [key for key in expired if key not in changed]
     each = zip(changes.keys, changes.new, changes.timestamps, strict=True)
     bare = record._replace(headers=())  # another key's

@@ -63,13 +63,6 @@ class TaskProcessing:
         self.committed_notes = self.notes
         self._is_mixed = len(topology.sources) > 1
         self._was_punctuated = False  # or an entry has expired
-        self._expires_by_clock = settings.expires_by_clock
-        topics = {name: topic for topic, names in topology.tables.items() for name in names}
-        self._expiring = [
-            (topics.get(name, ""), store)
-            for name, store in stores.transactional
-            if isinstance(store, ExpiringKeyValueStore)
-        ]
         own = dict(stores.transactional)
         with_global = {**settings.global_stores, **own}
         self._context = TaskContext(settings.application_id, topology.id, settings.clock)
@@ -85,6 +78,12 @@ class TaskProcessing:
             partitions_of=settings.partitions_of,
         )
         self._operators = OperatorGraph(topology.subtopology, context)
+        # A rebuilt table has again what the clock let expire. So operators, which have taken that, go by its records.
+        self._expiring = [
+            store
+            for _, store in (stores.transactional if settings.expires_by_clock else ())
+            if isinstance(store, ExpiringKeyValueStore) and not store.is_watched
+        ]
         self._functions: dict[str, list[UserFunction]] = {}
         self._by_stream_time: list[Punctuator] = []
         self._by_clock: list[Punctuator] = []
@@ -203,13 +202,10 @@ class TaskProcessing:
         """Remove entries that have expired, and call due punctuations. Returns the output."""
         if not (self._by_clock or self._expiring):
             return []
-        outputs: list[OutputRecord] = []
         monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        for topic, store in self._expiring:
-            if store.expire(time_ms if self._expires_by_clock else -1):
-                self._was_punctuated = True
-                outputs += self._operators.process(topic, [])
-        return outputs + self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
+        for store in self._expiring:
+            self._was_punctuated |= store.expire(time_ms)
+        return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Split records where the topic changes, and behind a record that makes a punctuation due."""
