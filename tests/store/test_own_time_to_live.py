@@ -35,8 +35,10 @@ from stateline_store.rocksdb.engine import RocksDBEngine
 from stateline_store.rocksdb.offline_store import OfflineStore
 from stateline_store.rocksdb.options import Tuning
 from stateline_store.rocksdb.write_ahead_logs import Damage, find_damage
-from stateline_store.rows.expiry import DueEntries, entries_of, index_rows, with_expiry
+from stateline_store.rows import known_keys
+from stateline_store.rows.expiry import NEVER, DueEntries, Lifetime, entries_of, index_rows, with_expiry
 from stateline_store.rows.headers import join_headers, split_headers
+from stateline_store.rows.known_keys import KnownKeys
 from stateline_store.scan import EVERY_KEY
 from stateline_store.snapshots.checkpoints import link_database
 from stateline_store.stores import expiring_key_value
@@ -103,6 +105,32 @@ def stored(ends_ms: int | None) -> bytes:
 def test_what_is_there_is_what_a_dict_has(
     ttl_ms: int, own: bool, persistent: bool, steps: list[Step], unseen: int
 ) -> None:
+    check_steps(ttl_ms, steps, unseen, own=own, persistent=persistent)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_is_there_is_what_a_dict_has_after_very_many_steps(seed: int) -> None:
+    draw, steps = random.Random(seed), list[Step]()
+    keys, longest = draw.choice([3, 8, 40]), draw.choice([20, 200, 2_000])
+    for _ in range(400):
+        ago_ms = draw.choice([0, 0, draw.randrange(150), -draw.randrange(40), None])
+        lives_ms = None if ago_ms is None or draw.random() < 0.2 else draw.randrange(longest)
+        steps.append(Step(draw.choice(KINDS), b"%d" % draw.randrange(keys), ago_ms, lives_ms))
+    check_steps(draw.choice([0, 100]), steps, draw.choice([0, 2]), own=True, persistent=seed % 4 == 0)
+    check_steps(100, steps, draw.choice([0, 2]), own=False, persistent=seed % 4 == 0)
+
+
+KINDS = (
+    *["put"] * 60,
+    *["commit"] * 15,
+    *["delete"] * 5,
+    *["savepoint", "clock"] * 4,
+    *["undo", "rollback"] * 2,
+    "reopen",
+)
+
+
+def check_steps(ttl_ms: int, steps: list[Step], unseen: int, *, own: bool, persistent: bool) -> None:
     with TemporaryDirectory() as folder, patch.object(expiring_key_value, "_UNSEEN_COMMITS", unseen):
         store, now_ms = opened(Path(folder), ttl_ms, own_ttl=own, persistent=persistent), 1_000
         there = Oracle(ttl_ms)
@@ -157,6 +185,35 @@ def test_an_entry_may_live_longer_or_shorter_than_the_others(tmp_path: Path) -> 
         left.append([key for key in (b"short", b"long", b"as the store says") if store.get(key) is not None])
     both = [b"long", b"as the store says"]
     assert left == [[b"short", *both], both, both, [b"long"], [b"long"], []]
+    store.close()
+
+
+def test_an_entry_may_get_a_shorter_life_after_its_index_entry_came_due(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    steps = [(100, 0), (500, 1), (600, 150), (550, 151)]  # the third put finds the index entry of the first one due
+    for number, (ends_ms, at_ms) in enumerate(steps):
+        store.put_with_timestamp(b"t", stored(at_ms), at_ms)
+        store.put_with_timestamp(b"k", stored(ends_ms), at_ms)
+        store.commit({CHANGELOG: number})
+    store.put_with_timestamp(b"t", stored(551), 551)
+    assert store.get(b"k") is None
+    store.close()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_entry_that_could_not_expire_for_a_while_expires_again(tmp_path: Path, own: bool) -> None:
+    """Its index entry came due in the commit that made it last for ever."""
+    store = opened(tmp_path, 0 if own else 100, own_ttl=own)
+    store.put_with_timestamp(b"k", stored(100 if own else None), 0)
+    store.commit({CHANGELOG: 0})
+    store.put_with_timestamp(b"k", stored(None), -1)
+    store.put_with_timestamp(b"t", stored(None), 101)
+    store.commit({CHANGELOG: 1})
+    store.put_with_timestamp(b"k", stored(300 if own else None), 200)
+    store.commit({CHANGELOG: 2})
+    assert store.get(b"k") is not None
+    store.put_with_timestamp(b"t", stored(None), 301)
+    assert store.get(b"k") is None
     store.close()
 
 
@@ -397,9 +454,56 @@ def test_an_index_row_has_the_bytes_that_are_documented() -> None:
 
 def test_an_expiry_is_a_header() -> None:
     headers = with_expiry((("a", b"1"), ("stateline-expires-at", b"old")), 77)
-    assert headers == (("a", b"1"), ("stateline-expires-at", (77).to_bytes(8)))
+    assert headers == (("stateline-expires-at", (77).to_bytes(8)), ("a", b"1"))
     assert split_headers(join_headers(b"v", headers)) == (b"v", headers)
     assert with_expiry((), 2**63) == (("stateline-expires-at", (2**63 - 1).to_bytes(8)),)
+
+
+OTHERS_OF_A_ROW = st.lists(
+    st.tuples(
+        st.sampled_from(["", "a", "stateline-expires-at", "n" * 64]),
+        st.sampled_from([None, b"", b"short", (7).to_bytes(8), b"\x80" + bytes(7), bytes(5_000)]),
+    ),
+    max_size=70,
+)
+
+
+@settings(deadline=None)
+@given(headers=OTHERS_OF_A_ROW, value=st.sampled_from([b"", b"v"]), is_first=st.booleans())
+def test_the_first_expiry_among_headers_counts_and_none_of_a_value(
+    headers: list[tuple[str, bytes | None]], value: bytes, is_first: bool
+) -> None:
+    given_headers = with_expiry(headers, 5) if is_first else headers
+    values = (value, b"\x28stateline-expires-at\x10" + bytes(8), b"\1\x28stateline-expires-at\x10" + bytes(8))
+    times = [at for name, at in given_headers if name == "stateline-expires-at" and at and len(at) == 8 and at[0] < 128]
+    for each in values:
+        row = (3).to_bytes(8) + join_headers(each, given_headers)
+        assert Lifetime(0, own=True).times([row]) == [times[0] if times else NEVER]
+
+
+def test_keys_are_known_until_removed_and_few_are_forgotten_in_a_table_of_twenty_bytes_a_key() -> None:
+    known, keys = KnownKeys(), [b"key %d" % n for n in range(40_000)]
+    before = 0
+    for count in (500, 818, 820, 3_000, 6_500, 40_000):
+        known.add(keys[before:count])
+        assert len(known.unknown(keys[:count])) < count / 1_000
+        assert known._slots.itemsize * len(known._slots) <= max(8_192, 20 * count + 8)
+        assert known._used == len(known._slots) - known._slots.count(-1)
+        before = count
+    known.add(keys[50:150])
+    known.remove(keys[:100])
+    assert set(keys[:100]) <= set(known.unknown(keys))
+    assert len(known.unknown([b"new %d" % n for n in range(1_000)])) == 1_000
+
+
+def test_a_full_table_of_keys_stays_as_large_and_has_the_newest_ones() -> None:
+    known, keys = KnownKeys(), [b"key %d" % n for n in range(20_000)]
+    with patch.object(known_keys, "_MOST_SLOTS", 1 << 12):
+        for at in range(0, len(keys), 100):
+            known.add(keys[at : at + 100])
+    assert len(known._slots) == 1 << 12
+    assert known._used == (1 << 12) - known._slots.count(-1) > 3_600
+    assert len(known.unknown(keys[-100:])) < 20
 
 
 @pytest.mark.parametrize(("ttl_ms", "headers", "said"), [(0, False, "needs headers=True"), (-1, True, "time to live")])

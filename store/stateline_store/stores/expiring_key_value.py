@@ -65,7 +65,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         # Staged entries, and those that were looked at: once one of them expires before the commit.
         self._heap: list[Entry] | None = None
         self._heap_first = NEVER  # none of them is before
-        self._indexed = KnownKeys()  # each has an entry in the index
+        self._indexed, self._latest = KnownKeys(), b""  # each has an entry in the index, and none of them is after
         self._unseen_commits = 0  # so many next ones do not look at old rows
         self._least_time_ms = -1  # of rows that were written before there was a time to live
         self._expired: dict[bytes, bytes] | None = None
@@ -73,7 +73,7 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
     def init(self, context: StoreContext) -> None:
         self._due.restart()
         self._looked_at.clear()
-        self._indexed, self._unseen_commits = KnownKeys(), 0
+        self._indexed, self._latest, self._unseen_commits = KnownKeys(), b"", 0
         super().init(context)
         try:
             index = engine.index if isinstance(engine := self._open(), RocksDBEngine) else None
@@ -161,21 +161,27 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         need not be. A commit looks at the old rows, unless nearly all keys are new."""
         live = rows if None not in rows.values() else {key: row for key, row in rows.items() if row is not None}
         engine, lifetime = self._open(), self.lifetime
-        if self._unseen_commits and not lifetime.own:
+        if self._unseen_commits:
             self._unseen_commits -= 1
             entries = [*zip(lifetime.times(live.values()), live, strict=True)]
-        else:  # a row begins with its time, and none in the index is after stream time
-            newest_ms = max(self._committed.stream_time_ms, self._least_time_ms, 0)
-            keys = [*live] if lifetime.own else self._indexed.unknown(live, TIMESTAMP.pack(newest_ms))
+        else:
+            keys = self._indexed.unknown(live)
+            if self._heap_first < self._latest:  # the time of one of them may be before that in the index
+                times = lifetime.times(live.values())
+                keys = [*{*keys, *(key for key, at in zip(live, times, strict=True) if at < self._latest)}]
             old = engine.get_many(keys, again=False)
-            if old.count(None) * 8 >= len(live) * 7:
+            if live and old.count(None) * 8 >= len(live) * 7:
                 self._unseen_commits = _UNSEEN_COMMITS
             each = [*zip(lifetime.times(map(live.__getitem__, keys)), keys, lifetime.times(old), strict=True)]
             entries = [(at, key) for at, key, before in each if at < before]
-            self._indexed.add(key for at, key, before in each if at < NEVER or before < NEVER)
+            self._indexed.add([key for at, key, _ in each if at < NEVER])
+            times = [min(at, before) for at, _, before in each]
+            self._latest = max([self._latest, *(at for at in times if at < NEVER)])
         if left := [key for key in self._looked_at if key in live or key not in rows]:
             found = [live.get(key, row) for key, row in zip(left, engine.get_many(left, again=False), strict=True)]
-            entries += zip(lifetime.times(found), left, strict=True)
+            times = lifetime.times(found)
+            entries += zip(times, left, strict=True)
+            self._latest = max([self._latest, *(at for at in times if at < NEVER)])
         if max(entries, default=_NONE)[0] >= NEVER:
             entries = [entry for entry in entries if entry[0] < NEVER]
         return entries
