@@ -1,4 +1,4 @@
-"""docs/stores.md is true: names and parameters exist as it shows them, no Java method is left out, examples run."""
+"""docs/stores.md and docs/time-to-live.md are true: names exist as they show them, no Java method is left out."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_contract_is_that_of_state_store() -> None:
 
 def test_the_example_of_entries_with_their_own_time_to_live_expires_them() -> None:
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[0], names)
+    exec(blocks(document("docs/time-to-live.md"), "python")[0], names)
     with TestDriver(names["app"]) as driver:
         for key, lives_s, at_ms in (("short", 1, 0), ("long", 60, 0), ("later", 1, 1_001)):
             driver.pipe("logins", key, {"lives_s": lives_s}, timestamp_ms=at_ms)
@@ -161,7 +161,7 @@ def test_the_example_of_entries_with_their_own_time_to_live_expires_them() -> No
 
 def test_the_example_of_headers_keeps_what_it_shows() -> None:
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[1], names)
+    exec(blocks(TEXT, "python")[0], names)
     with TestDriver(names["app"]) as driver:
         for amount in (30, 12):
             driver.pipe("orders", "alice", {"amount": amount}, headers=[("trace", b"7f3a")])
@@ -174,7 +174,7 @@ def test_the_example_of_headers_keeps_what_it_shows() -> None:
 
 
 def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    example = blocks(TEXT, "python")[2]
+    example = blocks(TEXT, "python")[1]
     names: dict[str, Any] = {}
     exec(example, names)
     assert capsys.readouterr().out.strip() == example.split("  # ")[1].strip()
@@ -184,7 +184,7 @@ def test_the_example_of_a_query_prints_what_it_shows(capsys: pytest.CaptureFixtu
 
 def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
-    exec(blocks(TEXT, "python")[3], names)
+    exec(blocks(TEXT, "python")[2], names)
     make, context = names["VisitorStore"], StoreContext("0_0", tmp_path)
     store, other = make("visitors"), make("visitors")
     with pytest.raises(StoreClosedError):
@@ -207,6 +207,6 @@ def test_the_store_of_ones_own_commits_and_is_restored_from_what_it_staged(tmp_p
 
 def test_the_application_with_a_store_of_ones_own_declares_it() -> None:
     names: dict[str, Any] = {}
-    exec("".join(blocks(TEXT, "python")[3:]), names)
+    exec("".join(blocks(TEXT, "python")[2:]), names)
     assert isinstance(names["app"], App)
     assert names["visitors"].name == "visitors"
