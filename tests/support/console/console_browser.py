@@ -18,7 +18,7 @@ from support.console.chromium_package import ChromiumPackageError, Executable, p
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import configured, create, eventually, produce, running
-from support.run.patience import HANGING_S
+from support.run.patience import HANGING_S, PATIENT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -72,7 +72,7 @@ class Flights:
     @contextmanager
     def server(self, port: int, *settings: str) -> Iterator[str]:
         """The address of a server that answers."""
-        given = (f"state.dir={self.directory}", f"server.port={port}", *settings)
+        given = (f"state.dir={self.directory}", f"server.port={port}", PATIENT, *settings)
         command = ["-q", "serve", "support.apps.console_app:app", *(f"--set={setting}" for setting in given)]
         process = Forked(command, cwd=TESTS, env=os.environ, output=2)
         url = f"http://127.0.0.1:{port}"

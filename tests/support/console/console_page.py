@@ -42,6 +42,15 @@ class Console:
         said.wait_for()
         return said.inner_text()
 
+    def wait_for_passing(self, selector: str, text: str) -> None:
+        """Until one element alone is such, and has this text. It is looked for in each frame, because it may go with
+        the next answer."""
+        self.page.wait_for_function(
+            "([selector, text]) => { const [found, ...more] = document.querySelectorAll(selector);"
+            " return found?.textContent.includes(text) && !more.length; }",
+            arg=[selector, text],
+        )
+
     def _note(self, message: ConsoleMessage) -> None:
         # A status of 400 and more is written to the browser's console whatever the page makes of it.
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:

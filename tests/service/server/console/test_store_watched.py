@@ -42,10 +42,9 @@ def test_a_watched_question_marks_what_changed_and_says_what_is_new(page: Consol
     page.visit("stores/aircraft?prefix=W&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
     write(moving, "W1", 2)
-    page.page.locator(".tabulator-cell.changed", has_text="2").wait_for()
-    assert page.page.locator(".tabulator-cell.changed").count() == 1
+    page.wait_for_passing(".tabulator-cell.changed", "2")
     write(moving, "W2", 1)
-    page.page.locator("#moved", has_text="0 changed, 1 new, 0 gone").wait_for()
+    page.wait_for_passing("#moved", "0 changed, 1 new, 0 gone")
 
 
 def test_a_member_that_is_gone_is_a_change(page: Console, moving: Moving) -> None:
@@ -53,7 +52,7 @@ def test_a_member_that_is_gone_is_a_change(page: Console, moving: Moving) -> Non
     page.visit("stores/aircraft?prefix=G&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
     produce(moving[0].log, "flights", [(b"G1", b'{"seats": 1}', START_MS + HOUR_MS)])
-    page.page.locator("#moved", has_text="1 changed, 0 new, 0 gone").wait_for()
+    page.wait_for_passing("#moved", "1 changed, 0 new, 0 gone")
 
 
 def test_numbers_are_shown_and_copied_as_they_are_written_however_many_digits_they_have(
@@ -72,21 +71,21 @@ def test_numbers_are_shown_and_copied_as_they_are_written_however_many_digits_th
     assert all(number in tree for number in numbers)
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
     produce(moving[0].log, "flights", [(b"DEC1", value.replace("123456,", "123457,").encode(), START_MS)])
-    page.page.locator(".tabulator-cell.changed", has_text="123457").wait_for()
+    page.wait_for_passing(".tabulator-cell.changed", "123457")
 
 
 def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Moving) -> None:
     page.visit("stores/aircraft?ask=position&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
     write(moving, "C1", 1)
-    page.page.locator("#moved", has_text="the positions moved").wait_for()
+    page.wait_for_passing("#moved", "the positions moved")
     counts = iter([5, *[7] * 1000])
     answer = {"isolation_level": "read_committed"}
     page.page.route(
         "**/aircraft/count?exact=true*", lambda route: route.fulfill(json=answer | {"exact_entries": next(counts)})
     )
     page.visit("stores/aircraft?ask=count&every=1")
-    page.page.locator("#moved", has_text="from 5 to 7").wait_for()
+    page.wait_for_passing("#moved", "from 5 to 7")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
 
 
@@ -102,7 +101,7 @@ def test_questions_that_are_watched_at_their_own_place_mark_what_changed_too(pag
     page.visit("queries?store=aircraft&ask=range&prefix=Q&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
     write(moving, "Q1", 2)
-    page.page.locator(".tabulator-cell.changed", has_text="2").wait_for()
+    page.wait_for_passing(".tabulator-cell.changed", "2")
 
 
 def test_a_feed_that_breaks_off_goes_on_where_it_was(page: Console, moving: Moving) -> None:
