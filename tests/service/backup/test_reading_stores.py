@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -158,7 +159,8 @@ def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, monkeypatch: 
         backup(url).store("plan")
     with pytest.raises(DoesNotExistError, match="has no backup of other"):
         backup(url, application_id="other")
-    (Path(url) / "other").mkdir()
+    (own,) = Path(url).iterdir()
+    shutil.copytree(own, Path(url) / "other")
     with pytest.raises(DoesNotExistError, match=r"backups of matrix-\w+, other: name one as application_id"):
         backup(url)
     with pytest.raises(ConfigurationError, match="no ftp:// is known"):
