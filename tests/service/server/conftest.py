@@ -14,7 +14,7 @@ from support.processes.served_here import Here, served_here
 
 @pytest.fixture(scope="module")
 def client(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.Client]:
-    with served_here(state_dir, "server.wait.max.ms=30000", "server.scan.processes=0") as found:
+    with served_here(state_dir, "server.wait.max.ms=600000", "server.scan.processes=0") as found:
         yield found.client
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateline.server.wire.accepting import ConnectionCounts, FairAcceptor
+from support.run.patience import HANGING_S
 
 BURST = 40
 
@@ -46,7 +47,7 @@ def shares(listener: socket.socket, counts: list[ConnectionCounts], before: tupl
     async def take() -> list[int]:
         clients = [socket.create_connection(listener.getsockname()) for _ in range(BURST)]
         processes = [Process(listener, *each) for each in zip(counts, before, strict=False)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANGING_S):
             while sum(len(process.held) for process in processes) < BURST:
                 await asyncio.sleep(0.001)
         for process in processes:

@@ -28,6 +28,7 @@ from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held
 from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
 from support.run.length import of_each_store
+from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
 ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
@@ -329,7 +330,7 @@ def slow_reader(served: Served, store: str) -> socket.socket:
     """A connection that has asked for everything and reads nothing, with hardly any room for what comes."""
     asking = socket.socket()
     asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    asking.settimeout(30)
+    asking.settimeout(HANGING_S)
     asking.connect(("127.0.0.1", served.client.base_url.port))
     asking.sendall(f"GET /v1/stores/{store}/changes?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return asking
@@ -360,7 +361,7 @@ def test_a_reader_that_never_reads_again_is_cut_off_all_the_same(served: Served)
         wait_until(lambda: not is_free(served))
         wait_until(lambda: is_free(served))
         ports = asking.getpeername()[1], asking.getsockname()[1]
-        wait_until(lambda: not connected(*ports), 60.0)
+        wait_until(lambda: not connected(*ports))
 
 
 def connected(local: int, remote: int) -> bool:

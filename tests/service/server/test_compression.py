@@ -22,6 +22,7 @@ from support.http.blocking import blocking_client
 from support.http.faulty_proxy import faulty_proxy
 from support.processes.query_server import OwningWorker
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 ROWS = 20_000  # several chunks of a stream
 NDJSON = "application/x-ndjson"
@@ -93,7 +94,7 @@ def test_what_has_come_of_a_stream_can_be_read_before_the_rest(here: Here) -> No
     """Each piece ends where the decompressor has all of it."""
     head = f"GET /v1/stores/aircraft/range?prefix=s HTTP/1.1\r\nHost: localhost\r\nAccept: {NDJSON}\r\n"
     with socket.create_connection(("127.0.0.1", here.port)) as connection:
-        connection.settimeout(60)
+        connection.settimeout(HANGING_S)
         connection.sendall(f"{head}Accept-Encoding: gzip\r\n\r\n".encode())
         data, reader = b"", zlib.decompressobj(16 + zlib.MAX_WBITS)
         while b"\r\n\r\n" not in data or data.count(b"\r\n") < 20:

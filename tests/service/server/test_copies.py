@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -146,12 +146,14 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
     for module in (receiving, sending):
         monkeypatch.setattr(module, "PIECE_BYTES", 10_000)
     monkeypatch.setattr(receiving, "_AGAIN_S", 0.01)
     monkeypatch.setattr(receiving, "_SIGN_S", 0.01)
-    return Pair(tmp_path)
+    made = Pair(tmp_path)
+    yield made
+    made.store.close()
 
 
 def fails(times: Callable[[int], bool]) -> Callable[[str], None]:

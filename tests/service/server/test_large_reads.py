@@ -149,7 +149,7 @@ def test_it_waits_for_a_bound(running: tuple[Served, OwningWorker]) -> None:
     one, worker = running
     asked: list[httpx.Response] = []
     bound = json.dumps({"flights": {"0": worker.offset(0) + 1}})
-    parameters = {"position_bound": bound, "wait_ms": "30000", "partition": "0"}
+    parameters = {"position_bound": bound, "wait_ms": "60000", "partition": "0"}
     thread = threading.Thread(target=lambda: asked.append(one.fresh(STREAM, params={"format": "ndjson", **parameters})))
     thread.start()
     while not asked:
@@ -163,7 +163,7 @@ def test_it_waits_for_a_bound(running: tuple[Served, OwningWorker]) -> None:
 def test_a_body_is_passed_on(running: tuple[Served, OwningWorker]) -> None:
     one, _ = running
     asked = {"type": "range", "format": "arrow", "prefix": "N001"}
-    answer = httpx.post(f"{one.url}/v1/stores/aircraft/query", json=asked, timeout=60)
+    answer = httpx.post(f"{one.url}/v1/stores/aircraft/query", json=asked)
     assert pa.ipc.open_stream(answer.content).read_all().num_rows == 100
 
 
@@ -183,7 +183,7 @@ def test_pages_after_a_large_one_come_from_the_same_state(running: tuple[Served,
 
 def test_rows_of_a_snapshot_are_read_there(running: tuple[Served, OwningWorker]) -> None:
     one, _ = running
-    made = httpx.post(f"{one.url}/v1/snapshots", json={"stores": ["aircraft"]}, timeout=60).json()
+    made = httpx.post(f"{one.url}/v1/snapshots", json={"stores": ["aircraft"]}).json()
     try:
         rows = 0
         for part in made["stores"]["aircraft"].values():
@@ -246,7 +246,7 @@ def test_when_it_is_killed_its_answers_break_off_and_others_are_not_touched(tmp_
         cursor, killed = one.fresh(PAGE).json()["cursor"], sockets(tmp_path / "state")
         pid = scan_process(one)
         assert pid is not None
-        with httpx.Client(timeout=60) as client, client.stream("GET", f"{one.url}{STREAM}") as answer:
+        with httpx.Client(timeout=HANGING_S) as client, client.stream("GET", f"{one.url}{STREAM}") as answer:
             pieces = answer.iter_raw(4_096)
             next(pieces)
             refused: list[int] = []
@@ -270,7 +270,7 @@ def asking(one: Served, refused: list[int]) -> Iterator[None]:
     ended = threading.Event()
 
     def ask() -> None:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=HANGING_S) as client:
             while not ended.is_set():
                 status = client.get(f"{one.url}/v1/stores/aircraft/keys/N00001").status_code
                 if status != 200:

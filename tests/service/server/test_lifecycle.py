@@ -179,7 +179,7 @@ def test_a_wait_lasts_over_a_workers_restart(server: httpx.Client, tmp_path: Pat
     worker.close(killed=True)
     assert server.get("/v1/stores/aircraft/range", params=UNCOMMITTED).status_code == 421
     answers: list[httpx.Response] = []
-    waits = {**UNCOMMITTED, "wait_ms": "30000"}
+    waits = {**UNCOMMITTED, "wait_ms": "60000"}
     asking = threading.Thread(target=lambda: answers.append(server.get("/v1/stores/aircraft/keys/a", params=waits)))
     asking.start()
     for store in worker.stores.values():

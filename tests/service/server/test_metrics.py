@@ -102,7 +102,7 @@ def test_bytes_and_entries_are_those_that_clients_got(client: httpx.Client, work
 
 def test_a_query_that_waits_is_seen_waiting(client: httpx.Client, worker: OwningWorker) -> None:
     topic = worker.put("awaited", 1, partition=0)
-    bound = {"position_bound": f'{{"flights": {{"0": {worker.offset(0)}}}}}', "wait_ms": "30000", "partition": "0"}
+    bound = {"position_bound": f'{{"flights": {{"0": {worker.offset(0)}}}}}', "wait_ms": "60000", "partition": "0"}
     answers: list[httpx.Response] = []
     url = f"{client.base_url}/v1/stores/aircraft/keys/awaited"
     asking = threading.Thread(target=lambda: answers.append(httpx.get(url, params=bound, timeout=HANGING_S)))

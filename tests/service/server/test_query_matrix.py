@@ -85,7 +85,7 @@ class Scene:
     def __init__(self, root: Path, servers: str) -> None:
         self.deployment = Deployment(root, servers, uuid4().hex[:8])
         self._stack, self._worker = ExitStack(), ExitStack()
-        self.client = self._stack.enter_context(self.deployment.server(server__wait__max__ms=60_000))
+        self.client = self._stack.enter_context(self.deployment.server(server__wait__max__ms=600_000))
         self.deployment.send(events(EVENTS))
         with self.deployment.worker(commit__interval__ms=50):
             self.deployment.wait_for(self.client, "committed", self.deployment.history.ends())
@@ -309,7 +309,7 @@ def test_whoever_waits_is_answered_when_the_bound_is_met(scene: Scene) -> None:
     ]
 
     def ask(level: str, store: str, case: Case, key: str) -> httpx.Response:
-        return scene.get(store, case, key, isolation_level=level, position_bound=bound, wait_ms=60_000)
+        return scene.get(store, case, key, isolation_level=level, position_bound=bound, wait_ms=600_000)
 
     with ThreadPoolExecutor(len(waiting)) as threads:
         asked = [threads.submit(ask, *each) for each in waiting]

@@ -21,6 +21,7 @@ from stateline.server.wire import turns
 from stateline_store import StoreState
 from support.processes.query_server import TIMESTAMP_MS, OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.patience import HANGING_S
 
 Json: TypeAlias = dict[str, Any]
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
@@ -180,7 +181,7 @@ class SlowClient:
     def __init__(self, here: Here, media_type: str, level: str) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-        self._socket.settimeout(60)
+        self._socket.settimeout(HANGING_S)
         self._socket.connect(("127.0.0.1", here.port))
         path = f"/v1/stores/aircraft/range?prefix=w&isolation_level={level}"
         request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {media_type}\r\nConnection: close\r\n\r\n"

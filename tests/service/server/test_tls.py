@@ -163,7 +163,7 @@ def test_a_client_that_does_not_begin_with_tls_is_hung_up_on(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
 ) -> None:
     """Within the time that a request may take to begin; here it is shorter, and one that speaks TLS is answered."""
-    monkeypatch.setattr(drain, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(drain, "PATIENCE_S", 2.0)
     given = [f"state.dir={tmp_path}", *settings(files / "cert.pem", files / "key.pem")]
     config = load_config("flights-app", environment={}, overrides=given)
     ConnectionCounts.create(tmp_path / "counts", 2)

@@ -57,7 +57,7 @@ class Asking:
 def waiting_at_worker(state_dir: Path) -> int:
     """How many queries wait at the worker, after it has looked once more whether it can answer them."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as asking:
-        asking.settimeout(30)
+        asking.settimeout(HANGING_S)
         asking.connect(str(state_dir / "w1.sock"))
         asking.sendall(frame({"id": 1, "type": "status"}))
         with asking.makefile("rb") as replies:
@@ -84,7 +84,7 @@ def test_a_committed_read_waits_for_the_commit(
     at = worker.put("awaited", 1)
     worker.commit()
     wanted = bound(at.partition, worker.offset(at.partition) + 1)
-    params = {"position_bound": wanted, "wait_ms": 30_000}
+    params = {"position_bound": wanted, "wait_ms": 600_000}
     asking = Asking(client, f"/v1/stores/{store}/keys/awaited", params)
     wait_until(lambda: waiting_at_worker(state_dir) == at_worker)
     assert asking.is_waiting()
@@ -100,7 +100,7 @@ def test_an_uncommitted_read_waits_for_the_record_alone(
 ) -> None:
     at = worker.put("staged", 1)
     wanted = bound(at.partition, worker.offset(at.partition) + 1)
-    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": "read_uncommitted"}
+    params = {"position_bound": wanted, "wait_ms": 600_000, "isolation_level": "read_uncommitted"}
     asking = Asking(client, "/v1/stores/aircraft/keys/staged", params)
     wait_until(lambda: waiting_at_worker(state_dir) == 1)
     assert asking.is_waiting()
@@ -132,8 +132,8 @@ def test_a_bound_on_a_topic_that_is_no_input_fails_at_once(
 ) -> None:
     for partition in (0, PARTITIONS):
         named = json.dumps({"unknown": {str(partition): 0}})
-        params = {"position_bound": named, "isolation_level": level, "wait_ms": "30000"}
-        response = client.get("/v1/stores/aircraft/range", params=params, timeout=20)
+        params = {"position_bound": named, "isolation_level": level, "wait_ms": "600000"}
+        response = client.get("/v1/stores/aircraft/range", params=params, timeout=300)
         assert (response.status_code, response.json()["reason"]) == (412, "NOT_UP_TO_BOUND")
         assert "'unknown' is not an input of 'aircraft'" in response.json()["detail"]
         assert TOPIC in response.json()["detail"]
@@ -178,8 +178,8 @@ def test_scans_that_wait_for_their_bound_leave_the_places_of_scans_to_others(
     at = worker.put("scanned", 0)
     worker.commit()
     wanted = bound(at.partition, worker.offset(at.partition) + 1)
-    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": level, "prefix": "scanned"}
-    with served_here(state_dir, "server.scans.max=1", "server.wait.max.ms=30000") as here:
+    params = {"position_bound": wanted, "wait_ms": 600_000, "isolation_level": level, "prefix": "scanned"}
+    with served_here(state_dir, "server.scans.max=1", "server.wait.max.ms=600000") as here:
         path = "/v1/stores/aircraft/range"
         asking: list[Asking] = []
         while len(asking) < 3:
@@ -204,7 +204,7 @@ def test_a_scan_of_several_partitions_waits_for_those_that_are_behind(
         worker.put(f"late{partition}", 0, partition=partition)
     worker.commit()
     wanted = json.dumps({TOPIC: {str(p): worker.offset(p) + 1 for p in (0, 2)}})
-    params = {"position_bound": wanted, "wait_ms": 30_000, "isolation_level": level, "prefix": "late"}
+    params = {"position_bound": wanted, "wait_ms": 600_000, "isolation_level": level, "prefix": "late"}
     asking = Asking(client, "/v1/stores/aircraft/range", params)
     worker.put("late0", 1, partition=0)
     worker.commit()
@@ -223,7 +223,7 @@ def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: Own
             wait_until(lambda: client.get("/readyz").status_code == 200)
             address = (client.base_url.host, client.base_url.port)
             waiting = stack.enter_context(socket.create_connection(address, timeout=HANGING_S))
-            query = f"position_bound={quote(bound(0, 10**12))}&wait_ms=30000"
+            query = f"position_bound={quote(bound(0, 10**12))}&wait_ms=600000"
             waiting.sendall(f"GET /v1/stores/aircraft/range?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             for _ in range(3):  # answered after the request above was read: the server has one event loop
                 assert client.get("/healthz").status_code == 200

@@ -55,7 +55,7 @@ def test_closing_ends_every_wait() -> None:
         waiting = asyncio.create_task(signal.wait(signal.next_commit(), deadline_s(3600)))
         await asyncio.sleep(0)
         signal.close()
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, HANGING_S)
 
     with pytest.raises(NotReadyError):
         asyncio.run(wait())
@@ -124,7 +124,7 @@ def test_a_commit_that_comes_while_the_worker_answers_is_not_missed(
         try:
             queries: dict[int, Query[Any]] = {at.partition: KeyQuery(b"awaited")}
             return await asyncio.wait_for(
-                serving.routing.ask(serving.stores.get("cache"), terms, queries, deadline_s(3600)), 20
+                serving.routing.ask(serving.stores.get("cache"), terms, queries, deadline_s(3600)), HANGING_S
             )
         finally:
             await serving.close()

@@ -13,6 +13,7 @@ from stateline.server.state.workers import Workers
 from stateline.server.wire.time_limits import TimeLimits
 from support.processes.query_server import OwningWorker
 from support.run.other_user import listens_at, open_to_all
+from support.run.patience import HANGING_S
 
 
 def test_the_lease_of_a_task_ends_when_its_worker_gives_it_back_and_not_when_that_begins_anew(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_the_lease_of_a_task_ends_when_its_worker_gives_it_back_and_not_when_tha
         file, member = worker._registration, None if generation < 0 else "member"
         file.update(tmp_path / f"{worker.name}.sock", dict.fromkeys(tasks, "running"), uuid4(), member, generation)
         await workers.refresh()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGING_S):
             while not workers._connections[worker.name].owns_tasks:
                 await asyncio.sleep(0.01)
         return [task for task in ("0_0", "0_1") if workers.lease_holds(task)]
