@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
@@ -26,7 +28,7 @@ from stateline.log import NewTopic
 from stateline.log.embedded import EmbeddedLog
 from stateline.model.pipeline import epochs_topic
 from stateline.spark.drivers.one_pipeline import BatchGate
-from stateline.spark.drivers.root_cause import kind_of
+from stateline.spark.drivers.root_cause import kind_of, start_cause
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.sink.checkpoint import Ends, ends_of_batch
 from stateline.spark.sink.checkpoint_folder import CheckpointFolder, LocalFolder
@@ -254,6 +256,30 @@ def test_a_pipeline_that_fails_is_started_again_and_the_others_do_not_notice(
     assert {r.restarts for r in steady if r.pipeline == "failing"} == {2}
 
 
+def test_a_query_that_spark_does_not_start_is_started_again_and_one_line_says_why(
+    session: SparkSession, config: Config, log: EmbeddedLog
+) -> None:
+    write(log, 1)
+    plan = directory(config, "one") / "checkpoint" / "offsets" / "0"  # without the checkpoint's metadata
+    plan.parent.mkdir(parents=True)
+    plan.write_text("v1")
+    told: list[str] = []
+
+    def condition() -> bool:
+        status = read_status(directory(config, "one"))
+        if not told and status is not None and status.state == "restarting":
+            told.append(str(status.last_error))
+            plan.unlink()
+        return written(log, "one-out") == [1]
+
+    with Watcher(condition):
+        run_pipelines(declared(one=keyed), ["one"], config, log, session=session, progress=lambda _: None)
+    (said,) = told
+    assert re.match(r"Pipeline 'one' failed: \w+: \[STREAMING_CHECKPOINT_MISSING_METADATA_FILE\] ", said), said
+    assert "\tat " not in said
+    assert " at org." not in said, "no stack"
+
+
 def test_a_mistake_of_the_callers_stops_that_pipeline_alone(
     session: SparkSession, config: Config, log: EmbeddedLog
 ) -> None:
@@ -370,3 +396,11 @@ def test_the_kind_of_an_error_survives_sparks_words() -> None:
     assert kind_of("stateline_store.errors.DoesNotExistError: no topic") is DoesNotExistError
     assert kind_of("stateline_store.errors.Nonsense: no topic") is StatelineError
     assert kind_of("ZeroDivisionError: float division by zero") is StatelineError
+
+
+def test_an_error_of_java_without_a_message_is_told_in_its_own_words(session: SparkSession) -> None:
+    jvm: Any = session.sparkContext._jvm
+    failed = getattr(jvm.org.apache.hadoop.util, "Shell$ExitCodeException")(1, "")  # of a `chmod`, for instance
+    assert start_cause(Py4JJavaError("An error occurred while calling o1.start.\n", failed)) == (
+        "ExitCodeException exitCode=1:"
+    )

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,7 +30,14 @@ from stateline.log import Log
 from stateline.model.pipeline import Pipeline
 from stateline.spark.columns import DELETED
 from stateline.spark.drivers.process import LOOK_INTERVAL_S, jvm_lock
-from stateline.spark.drivers.root_cause import first_line, is_of_other_state, kind_of, root_cause, sentence_of
+from stateline.spark.drivers.root_cause import (
+    first_line,
+    is_of_other_state,
+    kind_of,
+    root_cause,
+    sentence_of,
+    start_cause,
+)
 from stateline.spark.drivers.status import Progress, StatusFile, StatusListener, log_progress
 from stateline.spark.operators import state_requests  # noqa: F401  # it refuses other versions of PySpark
 from stateline.spark.operators.declared import declared_operators
@@ -171,6 +180,8 @@ class PipelineRun:
             return writer.start()
         except AnalysisException as error:
             raise TopologyError(f"Pipeline {self.pipeline.name!r} cannot run: {first_line(str(error))}") from error
+        except (Py4JJavaError, CapturedException) as error:  # of its checkpoint's files, for instance
+            raise _failed(self.pipeline.name, start_cause(error)) from error
 
 
 class BatchGate:
@@ -250,4 +261,8 @@ def _raise_failure(name: str, query: StreamingQuery, sink: EpochSink, stopping: 
             raise TopologyError(
                 f"Pipeline {name!r} cannot go on from its checkpoint: {cause} {sink.identity.after_a_change}"
             )
-        raise kind_of(cause)(f"Pipeline {name!r} failed: {sentence_of(cause)}") from sink.failure
+        raise _failed(name, cause) from sink.failure
+
+
+def _failed(name: str, cause: str) -> StatelineError:
+    return kind_of(cause)(f"Pipeline {name!r} failed: {sentence_of(cause)}")

@@ -18,18 +18,28 @@ _OTHER_STATE = re.compile(r"\[(STATE_STORE_\w*(SCHEMA|VARIABLE)\w*|STREAMING_STA
 
 
 def root_cause(query: StreamingQuery, raised: Exception | None) -> str:
-    """Return the deepest cause with a message, in one line, or the last line of a Python traceback. `raised` is the
-    sink's error. The query's own exception has only its Python traceback, with the outermost Java exception."""
-    java = _java_exception(raised)
-    found = [cause for cause in _causes(java or query._jsq.exception().get()) if str(cause.getMessage() or "").strip()]
-    message = str(found[-1].getMessage() if found else query.exception())
+    """Return why a query failed, in one line. `raised` is the sink's error. The query's own exception has only its
+    Python traceback, with the outermost Java exception."""
+    return _deepest_cause(_java_exception(raised) or query._jsq.exception().get())
+
+
+def start_cause(raised: Py4JJavaError | CapturedException) -> str:
+    """Return why a query did not start, in one line. `raised` is the error of its start."""
+    return _deepest_cause(_java_exception(raised))
+
+
+def _deepest_cause(java: Any) -> str:
+    """Return the deepest cause with a message, or the last line of a Python traceback."""
+    found = [cause for cause in _causes(java) if str(cause.getMessage() or "").strip()]
+    if not found:
+        return first_line(str(java.toString()))
+    message = str(found[-1].getMessage())
     if "Traceback (most recent call last)" in message:
         lines = [line for line in message.splitlines() if re.match(r"[\w.]+(Error|Exception|Warning)?: ", line)]
         return lines[-1] if lines else first_line(message)
     if ours := _OURS.search(message):
         return ours[0]
-    kind = found[-1].getClass().getSimpleName() if found else "StreamingQueryException"
-    return f"{kind}: {first_line(message)}"
+    return f"{found[-1].getClass().getSimpleName()}: {first_line(message)}"
 
 
 def kind_of(cause: str) -> type[StatelineError]:
