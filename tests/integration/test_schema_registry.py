@@ -27,6 +27,7 @@ from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, running
 from support.processes.served_here import served_here
 from support.registry.apicurio import schema_registry, unpacked
+from support.run.patience import HANGING_S
 
 _FIELDS: list[dict[str, Any]] = [{"name": "city", "type": "string"}, {"name": "amount", "type": "long"}]
 _SALE: dict[str, Any] = {"type": "record", "name": "Sale", "namespace": "shop", "fields": _FIELDS}
@@ -84,7 +85,7 @@ def changelog(broker: SharedBroker, topic: str, read: AvroDeserializer) -> dict[
     consumer.subscribe([topic])
     found = {}
     while True:
-        message = consumer.poll(10)
+        message = consumer.poll(HANGING_S)
         assert message is not None, f"nothing comes of {topic}"
         if message.error():  # its end
             break

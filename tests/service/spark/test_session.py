@@ -265,7 +265,7 @@ with starting._waitpid_lock:
 
 def test_a_recorder_ends_wherever_it_is_told_to_stop() -> None:
     command = [sys.executable, "-c", _IS_STOPPED_WHILE_IT_LOOKS_AT_ITS_JVM]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=HANGING_S, check=False)
     assert done.returncode == 1
     said = Path(f"/proc/{done.stdout.strip()}/cmdline")
 

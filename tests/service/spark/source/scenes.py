@@ -158,7 +158,7 @@ def gated_read(frame: DataFrame, tmp_path: Path, meanwhile: Callable[[], None]) 
     job = threading.Thread(target=run)
     job.start()
     try:
-        wait_until(lambda: started.exists() or not job.is_alive(), 60)
+        wait_until(lambda: started.exists() or not job.is_alive())
         meanwhile()
     finally:
         go.touch()
