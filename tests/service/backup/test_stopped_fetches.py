@@ -16,7 +16,6 @@ from stateline import App, serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.cli.backup.making import make_now
 from stateline.config.settings import Config
-from stateline.deployment.backup_figures import FIGURES
 from stateline.log.embedded import EmbeddedLog
 from stateline.worker.loop.worker import Worker
 from stateline.worker.restore.backed_up_tasks import BackedUpTasks
@@ -126,25 +125,3 @@ def test_a_task_that_comes_back_is_fetched_again_when_its_stopped_fetch_has_ende
         assert (task.directory / "rocksdb" / "quiet").exists()
         fetched.close()
         worker.leave()
-
-
-def test_a_task_waits_while_a_location_with_backups_of_its_node_is_empty(
-    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    location = BackupLocation(str(config.backup_location), "app")
-    ((backup, node),) = location.manifests()
-    made = location.read(backup, node)
-    location.delete_manifest(backup, node)
-    (config.state_dir / "app").mkdir(parents=True)
-    (config.state_dir / "app" / FIGURES).write_text(json.dumps({"location": location.url}))
-    with (
-        closing(EmbeddedLog(tmp_path / "log.db")) as log,
-        running(keeping(), config, log),
-        closing(Stores(keeping(), config, tmp_path / "reads-again")) as stored,
-    ):
-        eventually(lambda: "waits for its backup" in caplog.text, "it waits")
-        location.write(made)
-        eventually(lambda: len(stored.rows("quiet", 1)) == KEYS, "the backup's rows are here")
-    (told,) = {each for each in caplog.messages if "waits for its backup and asks again in 1 s" in each}
-    assert f"{location.url} has no backup any more, and this node has written some there." in told
-    assert "To start without these rows, unset backup.location." in told

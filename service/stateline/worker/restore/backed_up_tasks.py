@@ -15,8 +15,7 @@ of this worker continues with its files.
 | has none, a damaged one, or one of a topic    | when that is known; the next older backup is tried      |
 | that was created again                        | first                                                   |
 | has stores without a changelog, and the       | when the location answers: it asks again after a pause. |
-| location or the disk refuses, or has lost all | Only a backup brings these rows                         |
-| backups of this node                          |                                                         |
+| location or the disk refuses                  | Only a backup brings these rows                         |
 | has none of these, and they refuse            | at once: a backup only saves time                       |
 """
 
@@ -39,7 +38,6 @@ from stateline.backup.declared_parts import (
 )
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, declared, place, tasks
-from stateline.deployment.backup_figures import BackupFigures
 from stateline.deployment.stores.resets import Reset, without_stale
 from stateline.model.internal_topics import ConfiguredTopics
 from stateline.worker.context import WorkerContext
@@ -146,7 +144,8 @@ class BackedUpTasks:
                     if why := undeclared(whole, self._topology, TaskId.parse(task_id).partition):
                         _log.info("Task %s: %s", task_id, why)
                     return
-            why = self._why_none(location, seen)
+            since = "" if self.reset is None else " since it was reset"
+            why = f"{location.url} has {'no usable' if seen else 'no'} backup of it{since}"
         except LockedError as error:
             raise _NotYetError(str(error)) from error  # that process may place them
         except (RetryLaterError, DoesNotExistError, OSError) as error:  # the location, or the disk
@@ -161,14 +160,6 @@ class BackedUpTasks:
         _log.info("Task %s is read from its changelogs alone: %s", task_id, why)
         if unlogged and seen:
             _log.warning("Task %s begins without the rows of %s: they have no changelog.", task_id, unlogged)
-
-    def _why_none(self, location: BackupLocation, seen: int) -> str:
-        """Return why none of the `seen` backups of a task is used. Raises `DoesNotExistError` if the location is empty,
-        and this node has written backups there."""
-        if not seen and BackupFigures.read(self._directory.application).location == location.url:
-            location.refuse_empty()
-        since = "" if self.reset is None else " since it was reset"
-        return f"{location.url} has {'no usable' if seen else 'no'} backup of it{since}"
 
     def _placed(
         self, location: BackupLocation, backup: Backup, task_id: str, ids: Mapping[str, str], stopped: Event
