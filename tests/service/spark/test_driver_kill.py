@@ -22,7 +22,6 @@ import pytest
 from service.spark import departures as d
 from stateline.deployment.pipelines.status import read_status
 from stateline.log.embedded import EmbeddedLog
-from stateline.spark.drivers.process import descendants, kill_jvm
 from support.processes.pipeline_processes import jvm_of
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
@@ -181,8 +180,15 @@ def test_a_stop_while_spark_starts_does_not_wait_for_it(state: Path, log: Embedd
     assert not (state / "flights" / "pipelines" / "hourly" / "checkpoint").exists(), "the query was begun all the same"
 
 
+_STOPPED_WITHOUT_A_NUMBER = """
+import subprocess
+from stateline.spark.drivers.process import kill_jvm
+left = subprocess.Popen.__new__(subprocess.Popen)
+left.args, left.pid = ["spark-submit"], None
+kill_jvm()
+"""
+
+
 def test_a_stop_in_the_instant_in_which_a_process_has_no_number_yet_is_a_stop_too() -> None:
-    left = subprocess.Popen.__new__(subprocess.Popen)
-    left.args, left.pid = ["spark-submit"], None  # type: ignore[assignment]  # as `Popen` has it before it has forked
-    kill_jvm(spare=descendants())
-    assert left.pid is None
+    # In a process of its own: the JVM of these tests' session would be killed.
+    subprocess.run([sys.executable, "-c", _STOPPED_WITHOUT_A_NUMBER], check=True, timeout=HANGING_S)
