@@ -26,7 +26,7 @@ from stateline.deployment.pipelines.epoch_marker import EpochMarker
 from stateline.log.interface import Consumer, Log, Record
 from stateline.model.topology import Topology
 from stateline.worker.tasks.commit_marks import EpochNumbers
-from stateline_store import DoesNotExistError, LogUnavailableError, TopicPartition
+from stateline_store import DoesNotExistError, LogUnavailableError, StatelineError, TopicPartition
 
 # How often the worker polls markers. Rows become visible so much later than the micro-batch's commit.
 _LOOK_S = 0.01
@@ -191,7 +191,8 @@ class EpochGate:
 
     def close(self) -> None:
         if self._consumer is not None:
-            self._consumer.close()
+            with contextlib.suppress(StatelineError):  # what its last `poll` has not raised: nobody reads on there
+                self._consumer.close()
         self._consumer, self._assigned, self._unread = None, set(), {}
 
     def _taken(self, partition: TopicPartition, records: Sequence[Record]) -> int:

@@ -7,10 +7,11 @@ commits. "At the end" is ``next_offset >= end``: control records and compacted o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from stateline.log.interface import Consumer, Log, Record
 from stateline.processing.reading import by_partition
-from stateline_store import TopicPartition
+from stateline_store import StatelineError, TopicPartition
 
 # How many records one slice has at most.
 SLICE_RECORDS = 5_000
@@ -69,7 +70,8 @@ class ChangelogFollower:
         """Release the consumer. The next `poll` begins at `starts`."""
         consumer, self._consumer, self._is_changed = self._consumer, None, True
         if consumer is not None:
-            consumer.close()
+            with suppress(StatelineError):  # what its last `poll` has not raised: nobody reads on there
+                consumer.close()
 
     def _assign(self) -> None:
         starts: dict[TopicPartition, int] = {}

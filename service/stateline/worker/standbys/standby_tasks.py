@@ -205,8 +205,7 @@ class StandbyTasks:
         except (LogUnavailableError, FencedError) as error:
             _log.info("Standbys are read by a new consumer in %g s: %s", _RETRY_S, error)
             self._reads_s = time.monotonic() + _RETRY_S
-            with contextlib.suppress(StatelineError):
-                self._follower.close()  # the next one reads from where each store stands
+            self._follower.close()  # the next one reads from where each store stands
         except (RetryLaterError, DoesNotExistError) as error:
             _log.info("Standbys are planned again: %s", error)
             self._add_anew(list(self._by_id))
@@ -288,6 +287,9 @@ class StandbyTasks:
                     self._upgraded(each)
             except StatelineError as error:
                 self._pause(task_id, error)
+            except BaseException:  # of a serde of the application's own, for instance
+                self._close([task_id])  # without a commit, as in `_pause`
+                raise
         return self._follower.read
 
     def _upgraded(self, each: _Followed) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stateline.log import Log, Record
 from stateline.log.embedded import EmbeddedLog
+from stateline.log.embedded_consumer import EmbeddedConsumer
 from stateline.processing.changelog import (
     end_of_last_commit,
     position_headers,
@@ -22,6 +23,7 @@ from stateline_store import (
     DamagedDataError,
     IsolationLevel,
     KeyValueStore,
+    LogUnavailableError,
     NewerFormatError,
     Position,
     StatelineError,
@@ -134,3 +136,21 @@ def test_the_store_that_is_furthest_behind_decides_where_a_shared_topic_is_read(
         with closing(ChangelogFollower(log, starts.copy)) as follower:
             follower.change()
             assert [record.offset for record in follower.poll()[place]] == [4, 5, 6, 7, 8]
+
+
+def test_a_follower_is_closed_although_its_consumer_has_something_to_say_and_reads_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, close = TopicPartition("log", 0), EmbeddedConsumer.close
+
+    def close_and_say(consumer: EmbeddedConsumer) -> None:
+        close(consumer)
+        raise LogUnavailableError("another partition of it is silent")
+
+    monkeypatch.setattr(EmbeddedConsumer, "close", close_and_say)
+    produce(log, "log", [(b"a", b"1", NOW)])
+    follower = ChangelogFollower(log, lambda: [(place, 0)])
+    for _ in range(2):
+        follower.change()
+        assert [record.offset for record in follower.poll()[place]] == [0]
+        follower.close()

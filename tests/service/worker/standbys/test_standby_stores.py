@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from stateline.model.topic import Topic
 from stateline.processing.changelog import position_headers
 from stateline.processing.failures import FailureHandler
 from stateline.processing.reading import readable
+from stateline.worker.loop.worker import Worker
 from stateline.worker.restore.store_restore import RestoredStore, StoreRestore
 from stateline.worker.standbys import standby_tasks
 from stateline.worker.standbys.standby_store import StandbyStore
@@ -31,6 +32,7 @@ from stateline_store.errors import SchemaRegistryUnavailableError
 from stateline_store.files.commit_notice import NoticeView
 from stateline_store.task_id import TaskId
 from support.processes.running_worker import eventually
+from support.run.patience import HANGING_S
 
 LOG, IN = TopicPartition("log", 0), TopicPartition("in", 0)
 
@@ -225,4 +227,52 @@ def test_a_standby_that_cannot_read_its_records_reads_them_later(place: Place, m
     assert isinstance(store, TransactionalStore)
     with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
         assert [key for key, _ in rows] == [b"a", b"b"]
+    worker.leave()
+
+
+def test_a_standby_whose_records_a_serde_cannot_read_commits_none_of_them_as_its_worker_ends(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(topic: Topic, records: Sequence[Record], failures: FailureHandler | None) -> Sequence[Record]:
+        if records[-1].offset == 1:
+            raise ValueError("a defect of the application's serde")
+        return readable(topic, records, failures)
+
+    app, task_id = table_only(), TaskId(0, 0)
+
+    def followed_until(reads: Callable[[list[int | None]], bool]) -> tuple[Worker, TransactionalStore]:
+        worker = place.worker(app, place.config(app))
+        worker.begin()
+        followed = worker.standbys.followed
+        assert followed.add(task_id)
+        store = followed.tasks[0].stores.by_name["newest"]
+        assert isinstance(store, TransactionalStore)
+
+        def is_so() -> bool:
+            followed.advance(beside_work=False)
+            return reads([task.stores.offsets.committed("newest") for task in followed.tasks])
+
+        try:
+            eventually(is_so, "it has read so far")
+        except ValueError:
+            worker.leave()
+        return worker, store
+
+    place.send([(b"a", b"1", 1)])
+    sent: list[int] = []
+
+    def sends_another(_: list[int | None]) -> bool:
+        if not sent:  # the first record is staged
+            place.send([(b"b", b"2", 2)])
+            sent.append(1)
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(standby_tasks, "_COMMIT_INTERVAL_S", HANGING_S)
+        patch.setattr("stateline.worker.restore.store_restore.readable", fail)
+        followed_until(sends_another)
+    place.send([(b"c", b"3", 3)])
+    worker, store = followed_until(lambda offsets: offsets == [2])
+    with store.reader(IsolationLevel.READ_COMMITTED).range(None, None) as rows:
+        assert [key for key, _ in rows] == [b"a", b"b", b"c"]
     worker.leave()
