@@ -33,8 +33,9 @@ class BackupFigures:
 
     @classmethod
     def read(cls, application: Path) -> BackupFigures:
-        """Read the file. All are 0 without one, and for an unreadable one."""
+        """Read the file. All are 0 without one, and for an unreadable one. Members of a newer version are left out."""
         try:
-            return cls(**orjson.loads((application / FIGURES).read_bytes()))
+            read = orjson.loads((application / FIGURES).read_bytes())
+            return cls(**{name: read[name] for name in cls.__slots__ if name in read})
         except (OSError, orjson.JSONDecodeError, TypeError):
             return cls()
