@@ -95,7 +95,7 @@ def body(machine: Machine, path: str, **parameters: Any) -> dict[str, Any]:
 def test_every_key_is_answered_by_its_owner(machines: Machines, machine: Machine) -> None:
     nodes = set()
     for key, count in machines.sent.items():
-        told = body(machine, f"/v1/stores/counts/keys/{key}", position_bound=machines.bound(), wait_ms=5_000)
+        told = body(machine, f"/v1/stores/counts/keys/{key}", position_bound=machines.bound(), wait_ms=30_000)
         assert told["value"] == count
         for each in told["partitions"].values():
             assert each["served_by"] == "active"
@@ -147,7 +147,7 @@ def test_a_range_over_both_is_in_order_and_pages_and_streams(machines: Machines,
 def test_a_page_is_answered_at_any_node(machines: Machines, machine: Machine, store: str) -> None:
     path = f"/v1/stores/{store}/range"
     others = itertools.cycle(each for each in machines.every.values() if each is not machine)
-    first = page = body(machine, path, limit=7, position_bound=machines.bound(), wait_ms=5_000)
+    first = page = body(machine, path, limit=7, position_bound=machines.bound(), wait_ms=30_000)
     found = page["entries"]
     while "cursor" in page:
         asked = [next(others), machine][len(found) % 2]  # pages of seven: the others', then its own, and so on
