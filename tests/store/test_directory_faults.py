@@ -18,6 +18,7 @@ import pytest
 from stateline_store import (
     CallerError,
     DamagedDataError,
+    ExpiringKeyValueStore,
     KeyValueStore,
     PoisonedError,
     RetryLaterError,
@@ -37,8 +38,8 @@ CHANGELOG = TopicPartition("changelog", 0)
 DISK_MIB = 8
 
 
-def open_store(directory: StateDirectory, task: str = "0_0") -> KeyValueStore:
-    store = KeyValueStore("s", tuning=SMALL)
+def open_store(directory: StateDirectory, task: str = "0_0", *, expires: bool = False) -> KeyValueStore:
+    store = ExpiringKeyValueStore("s", ttl_ms=1, tuning=SMALL) if expires else KeyValueStore("s", tuning=SMALL)
     store.init(StoreContext(task, directory.task(task)))
     return store
 
@@ -66,7 +67,7 @@ def fill_up(store: KeyValueStore, rows: list[tuple[bytes, bytes]]) -> int:
             store.commit({CHANGELOG: committed + 1})
             committed += 1
     except PoisonedError as error:
-        assert re.search(r"0_0/rocksdb/s failed.*No space left", str(error))  # noqa: PT017  # how far it came matters
+        assert re.search(r"0_0/rocksdb/s(-v2)? failed.*No space left", str(error))  # noqa: PT017  # how far it came matters
         return committed
     raise AssertionError("The disk never was full.")
 
@@ -88,11 +89,14 @@ def test_a_store_does_not_try_to_flush_when_it_closes_on_a_full_disk_and_keeps_w
     again.close()
 
 
+@pytest.mark.parametrize("expires", [False, True])
 @pytest.mark.parametrize("size", [7_000, 20_000, 50_000])  # each fills the disk at another step of RocksDB's
-def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_works_on(disk: Path, size: int) -> None:
+def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_works_on(
+    disk: Path, size: int, expires: bool
+) -> None:
     directory = StateDirectory(disk, "app")
     make_store(directory, "0_1", b"other")
-    store = open_store(directory)
+    store = open_store(directory, expires=expires)
     filler = disk / "filler"
     filler.write_bytes(bytes(DISK_MIB * 1024 * 1024 // 2))
     rows = [(b"%04d" % i, random.Random(i).randbytes(size)) for i in range(1000)]
@@ -101,14 +105,14 @@ def test_a_commit_on_a_full_disk_poisons_and_after_space_is_freed_the_store_work
         store.get(b"00")
     store.close()
     filler.unlink()
-    store = open_store(directory)
+    store = open_store(directory, expires=expires)
     assert committed > 20
     assert store.committed_offset(CHANGELOG) == committed
     assert list(store.all()) == rows[:committed]
     store.put(b"00", b"on")
     store.commit({CHANGELOG: committed + 1})
     store.close()
-    store = open_store(directory)
+    store = open_store(directory, expires=expires)
     assert (store.get(b"00"), store.committed_offset(CHANGELOG)) == (b"on", committed + 1)
     store.close()
     other = open_store(directory, "0_1")
@@ -127,19 +131,20 @@ def small_files(_: Path) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.parametrize("expires", [False, True])
 @pytest.mark.parametrize(("refuse", "why"), [(read_only, "Read-only file system"), (small_files, "File too large")])
 def test_after_a_flush_that_failed_commits_poison_and_the_store_works_on_when_the_disk_does(
-    disk: Path, refuse: Callable[[Path], AbstractContextManager[None]], why: str
+    disk: Path, refuse: Callable[[Path], AbstractContextManager[None]], why: str, expires: bool
 ) -> None:
     directory = StateDirectory(disk, "app")
-    store = open_store(directory)
+    store = open_store(directory, expires=expires)
     committed = 0
     with refuse(disk), pytest.raises(PoisonedError, match=why):  # noqa: PT012  # how far it came matters
         for committed in range(1000):
             store.put(b"%04d" % committed, bytes(1000))
             store.commit({CHANGELOG: committed + 1})
     store.close()
-    store = open_store(directory)
+    store = open_store(directory, expires=expires)
     assert store.committed_offset(CHANGELOG) in (committed, committed + 1)
     assert [key for key, _ in store.all()] == [b"%04d" % i for i in range(store.committed_offset(CHANGELOG) or 0)]
     store.put(b"more", b"row")

@@ -242,12 +242,11 @@ class RocksDBEngine:
         for source in list(self._sources):
             source.cut_off()  # a live iterator would keep the database, and its LOCK, open
         # Handles keep the database open as well, so they go too.
-        handles = [self._offsets, self._db] if hasattr(self, "_offsets") else [self._db]
+        held = map(self.__dict__.get, ("index", "_offsets", "_db"))
+        handles = [each for each in held if each is not None]
         self.__dict__.pop("_offsets", None)
         if hasattr(self, "_writes"):
             self._writes.close()
-        if (index := self.__dict__.get("index")) is not None:
-            index.close()
         flushes = has_room(self.directory)
         if not flushes:  # a flush that fails is tried again for a second, of each store
             with contextlib.suppress(Exception):

@@ -86,8 +86,10 @@ class ExpiryIndex:
 
     def close(self) -> None:
         """Release the database."""
-        self._family.close()
-        del self._db, self._family, self._handle
+        try:
+            self._family.close()
+        finally:
+            del self._db, self._family, self._handle
 
 
 def open_database(directory: Path, options: Options, families: Mapping[str, Options], *, expires: bool) -> Rdict:
