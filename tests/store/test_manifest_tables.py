@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from stateline_store import DamagedDataError, IsolationLevel, KeyValueStore, StoreContext, store_path
+from stateline_store import (
+    DamagedDataError,
+    ExpiringKeyValueStore,
+    IsolationLevel,
+    KeyValueStore,
+    StoreContext,
+    TimestampedKeyValueStore,
+    store_path,
+)
 from stateline_store.reads.splits import TableFile, splits
 from stateline_store.rocksdb.manifest import manifest_path
 from stateline_store.rocksdb.manifest_tables import LiveTable, drop_tables, live_tables
@@ -76,6 +84,42 @@ def test_a_split_is_read_without_the_tables_of_others(part: CheckpointPart, tmp_
             read += checkpoint.scan(keys)
     assert read == every
     assert most > 3
+
+
+def test_the_tables_of_an_index_of_expiries_have_its_name_and_go_with_it(tmp_path: Path) -> None:
+    found = list[set[str]]()
+    for number, store in enumerate((ExpiringKeyValueStore("s", ttl_ms=100), TimestampedKeyValueStore("s"))):
+        store.init(StoreContext("0_0", tmp_path))
+        store.put_with_timestamp(b"k", b"v", 1)
+        store.commit({})
+        store.close()
+        link_database(store_path(tmp_path, "s", timestamped=True), tmp_path / str(number))
+        tables = live_tables(tmp_path / str(number))
+        assert all((tmp_path / str(number) / each.name).exists() for each in tables)
+        found.append({each.family_name for each in tables})
+    assert found == [{"default", "offsets", "expiry"}, {"default", "offsets"}]
+
+
+def test_the_rows_are_read_without_the_tables_of_an_index_of_expiries(tmp_path: Path) -> None:
+    store, path = ExpiringKeyValueStore("s", ttl_ms=100), tmp_path / "part"
+    for key in (b"in a table", b"in the log"):
+        store.init(StoreContext("0_0", tmp_path))  # what the log holds is flushed
+        store.put_with_timestamp(key, b"v", 1)
+        store.commit({})
+        if key == b"in a table":
+            store.close()
+    lengths = link_database(store_path(tmp_path, "s", timestamped=True), tmp_path / "linked")
+    shutil.copytree(tmp_path / "linked", path)
+    position, number = store.position(IsolationLevel.READ_COMMITTED), store.commit_number
+    store.close()
+    index = [each for each in live_tables(path) if each.family_name == "expiry"]
+    drop_tables(path, index)
+    for each in index:
+        (path / each.name).unlink()
+    lengths[manifest_path(path).name] = manifest_path(path).stat().st_size
+    with Checkpoint(tmp_path, CheckpointPart("s", 0, "part", number, 0, position, lengths)) as checkpoint:
+        assert [key for key, _ in checkpoint.scan(EVERY_KEY)] == [b"in a table", b"in the log"]
+    assert index
 
 
 def test_a_manifest_without_its_end_is_refused(part: CheckpointPart, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from stateline.backup.location import BackupLocation
 from stateline_store.reads.splits import TableFile
 from stateline_store.rocksdb.manifest import manifest_path
 from stateline_store.rocksdb.manifest_tables import LiveTable, drop_tables, live_tables
+from stateline_store.rocksdb.rows import OFFSETS_FAMILY
 from stateline_store.scan import KeyRange
 from stateline_store.snapshots.backup import Backup
 from stateline_store.snapshots.checkpoints import Checkpoint
@@ -84,7 +85,9 @@ class CachedPart:
         return self._opened(self._needed(ranges))
 
     def _needed(self, ranges: Sequence[KeyRange]) -> list[LiveTable]:
-        return [each for each in self.live if each.family != 0 or any(map(each.has_keys_in, ranges))]
+        """Return the tables of commits, and of the rows in these ranges. Reads need no index of expiries."""
+        rows = [each for each in self.live if each.family == 0 and any(map(each.has_keys_in, ranges))]
+        return [*(each for each in self.live if each.family_name == OFFSETS_FAMILY), *rows]
 
     def _opened(self, needed: Sequence[LiveTable]) -> Checkpoint:
         (part,) = self.backup.copy.parts

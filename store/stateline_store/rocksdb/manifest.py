@@ -17,8 +17,9 @@ from stateline_store.rows.log_records import BLOCK_BYTES, UnreadableLogError, re
 
 _LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, _MIN_LOG_TO_KEEP = 2, 3, 4, 10
 DELETED_FILE, NEW_FILE, COLUMN_FAMILY, ATOMIC_GROUP = 6, 103, 200, 300
+COLUMN_FAMILY_ADDED, COLUMN_FAMILY_DROPPED = 201, 202
 _IGNORABLE = 1 << 13
-_FAMILIES = frozenset((0, 1))  # the numbers of `default` and `offsets`, in the order in which a store makes them
+_FAMILIES = frozenset((0, 1))  # of `default` and the first other one. A flush is of all families with unflushed rows
 _FILES = (5, DELETED_FILE, NEW_FILE)
 _END_OF_FILE_FIELDS = 1
 # The content behind a tag: n a number (varint), b a length and as many bytes.
@@ -33,8 +34,8 @@ _CONTENT = {
     _MIN_LOG_TO_KEEP: "n",
     NEW_FILE: "nnnbbnn",  # level, number, size, smallest key, largest key, smallest and largest sequence; more fields
     COLUMN_FAMILY: "n",
-    201: "b",  # a column family is added: its name
-    202: "",  # dropped
+    COLUMN_FAMILY_ADDED: "b",  # its name
+    COLUMN_FAMILY_DROPPED: "",
     203: "n",  # largest column family
     ATOMIC_GROUP: "n",  # edits of this group that follow
 }

@@ -15,6 +15,8 @@ from stateline_store.errors import DamagedDataError
 from stateline_store.rocksdb.manifest import (
     ATOMIC_GROUP,
     COLUMN_FAMILY,
+    COLUMN_FAMILY_ADDED,
+    COLUMN_FAMILY_DROPPED,
     DELETED_FILE,
     NEW_FILE,
     Fields,
@@ -36,6 +38,7 @@ class LiveTable(NamedTuple):
     size: int
     first: bytes
     last: bytes
+    family_name: str = "default"
 
     @property
     def name(self) -> str:
@@ -51,13 +54,13 @@ def live_tables(directory: Path) -> list[LiveTable]:
     """Return the tables of the database in this directory, of which only the manifest and CURRENT need be there. Raises
     `DamagedDataError` for a manifest that cannot be read to its end."""
     path = manifest_path(directory)
-    found, group, end = dict[tuple[int, int], LiveTable](), list[Fields](), 0
+    found, names, group, end = dict[tuple[int, int], LiveTable](), {0: "default"}, list[Fields](), 0
     try:
         for record, end in read_records(path):  # noqa: B007 - the last one is looked at below
             group.append(read_fields(record))
             if not _number_of(group[-1], ATOMIC_GROUP):
                 for edit in group:
-                    _apply(edit, found)
+                    _apply(edit, found, names)
                 group.clear()
     except ValueError as error:
         raise DamagedDataError(f"{path} cannot be read: {error}.") from error
@@ -73,16 +76,21 @@ def drop_tables(directory: Path, tables: Iterable[LiveTable]) -> None:
         append_record(manifest_path(directory), b"".join(map(_varint, (COLUMN_FAMILY, family, *deleted))))
 
 
-def _apply(edit: Fields, found: dict[tuple[int, int], LiveTable]) -> None:
+def _apply(edit: Fields, found: dict[tuple[int, int], LiveTable], names: dict[int, str]) -> None:
     family = _number_of(edit, COLUMN_FAMILY)
     for tag, values in edit:
-        if tag == DELETED_FILE:
+        if tag == COLUMN_FAMILY_ADDED:
+            names[family] = values[0].decode()
+        elif tag == COLUMN_FAMILY_DROPPED:
+            for gone in [each for each in found if each[0] == family]:
+                del found[gone]
+        elif tag == DELETED_FILE:
             found.pop((family, values[1]), None)
     for tag, values in edit:
         if tag == NEW_FILE:
             level, number, size, first, last = values[:5]
             keys = (first[:-_SEQUENCE_BYTES], last[:-_SEQUENCE_BYTES])
-            found[family, number] = LiveTable(family, level, number, size, *keys)
+            found[family, number] = LiveTable(family, level, number, size, *keys, names[family])
 
 
 def _number_of(edit: Fields, wanted: int) -> int:
