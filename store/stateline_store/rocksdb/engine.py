@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+from rocksdict import WriteBatch
 
 from stateline_store.engines.engine import Commit, no_key
 from stateline_store.engines.row_cache import UNKNOWN, RowCache
@@ -147,9 +149,7 @@ class RocksDBEngine:
         return [next(read) if value is UNKNOWN else value for value in known]
 
     def scan(self, keys: KeyRange | SegmentRange, *, reverse: bool = False) -> StoreIterator:
-        refusal = self._refusal()
-        if refusal:
-            raise refusal
+        self._check_usable()
         scan = scan_rows(self._db, keys, self.directory, reverse=reverse)
         self._sources.add(scan.source)
         return scan
@@ -163,9 +163,7 @@ class RocksDBEngine:
         *,
         sync: bool = False,
     ) -> None:
-        refusal = self._refusal()
-        if refusal:
-            raise refusal
+        self._check_usable()
         make_room(self, write_buffers())
         known = False
         try:
@@ -181,10 +179,13 @@ class RocksDBEngine:
                 self.cache.clear()
 
     def due(self, start: bytes, most: int) -> list[IndexRow]:
-        refusal = self._refusal()
-        if refusal:
-            raise refusal
+        self._check_usable()
         return [] if self.index is None else self.index.due(start, most)
+
+    def write_index(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
+        """Write a batch of the index as a commit is written. Raises RocksDB's errors."""
+        make_room(self, write_buffers())
+        self._writes.write(batch, sync=sync)
 
     def rewrite(self, rows: Mapping[bytes, bytes], layout: Layout, *, every_segment: bool = False) -> None:
         """Put these rows, or replace those of all segments by them, and the layout by this one, in one synced batch.
@@ -219,15 +220,11 @@ class RocksDBEngine:
         return read_commit(self._offsets, self.directory)
 
     def approximate_num_entries(self) -> int:
-        refusal = self._refusal()
-        if refusal:
-            raise refusal
+        self._check_usable()
         return estimated_rows(self._db, self.directory)
 
     def properties(self) -> Mapping[str, int]:
-        refusal = self._refusal()
-        if refusal:
-            raise refusal
+        self._check_usable()
         read = self._db.property_int_value
         try:
             return {name: read(f"rocksdb.{name}") or 0 for name in PROPERTIES}
@@ -264,6 +261,10 @@ class RocksDBEngine:
         """Refuse everything until a reopen has read whether the log holds the batch."""
         self._failure = str(error)
         self.close()
+
+    def _check_usable(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            raise refusal
 
     def _refusal(self) -> StatelineError | None:
         """Return the error of every read and write, None if the database can be used."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, WriteBatch
 
 from stateline_store.rocksdb.errors import damaged, translated
 from stateline_store.rocksdb.scans import scan_rows
@@ -26,6 +28,12 @@ _DECLARED = struct.Struct(">qqB")  # on disk: never change
 _DECLARED_KEY = b""  # on disk: never change; before every row
 _BUILT = 2**63  # larger than numbers of commits
 _log = logging.getLogger(__name__)
+
+
+class WriteIndex(Protocol):
+    """Writes a batch of the index, and waits while RocksDB takes no writes."""
+
+    def __call__(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None: ...
 
 
 class ExpiryIndex:
@@ -48,36 +56,40 @@ class ExpiryIndex:
         for row, content in changes.added:
             batch.put(row, content, self._handle)
 
-    def made_for(self, lifetime: Lifetime, rows: StoreIterator) -> int:
+    def made_for(self, lifetime: Lifetime, rows: StoreIterator, write: WriteIndex) -> int:
         """Index these rows, all of the store, for this declaration, unless they are. Returns their newest timestamp at
-        that moment, -1 without one. Raises Stateline's errors. An interrupted pass begins again at the next opening."""
+        that moment, -1 without one. Raises Stateline's errors. An interrupted pass begins again at the next opening.
+        """
         with rows:
             try:
                 stored: bytes | None = self._family.get(_DECLARED_KEY)
                 if stored is not None and len(stored) != _DECLARED.size:
                     raise damaged(self._directory, f"its index of expiries says {stored!r:.60}")
                 ttl_ms, newest_ms, own = (-1, -1, 0) if stored is None else _DECLARED.unpack(stored)
-                return int(newest_ms) if (ttl_ms, own) == lifetime else self._build(rows, lifetime)
+                return int(newest_ms) if (ttl_ms, own) == lifetime else self._build(rows, lifetime, write)
             except Exception as error:
                 raise translated(error, self._directory) from error
 
-    def _build(self, rows: StoreIterator, lifetime: Lifetime) -> int:
+    def _build(self, rows: StoreIterator, lifetime: Lifetime, write: WriteIndex) -> int:
         newest_ms, count = -1, 0
         for chunk in filter(None, rows.chunks()):
-            batch, times = WriteBatch(raw_mode=True), lifetime.times(row for _, row in chunk)
+            times = lifetime.times(row for _, row in chunk)
             entries = [(at, key) for (key, _), at in zip(chunk, times, strict=True) if at < NEVER]
-            self.stage(batch, IndexChanges(index_rows(entries, lifetime.span_ms, _BUILT + count), []))
-            self._db.write(batch)
+            added = index_rows(entries, lifetime.span_ms, _BUILT + count)
+            write(partial(self._batch, IndexChanges(added, [])), sync=False)
             newest_ms = max([newest_ms, *(TIMESTAMP.unpack_from(row)[0] for _, row in chunk)])
             count += len(chunk)
             reached("expiry:batch-written")
         if count:
             _log.info("%s has an index of expiries now: %d rows were read", self._directory, count)
-        batch, options = WriteBatch(raw_mode=True), WriteOptions()
-        options.sync = True
-        batch.put(_DECLARED_KEY, _DECLARED.pack(lifetime.ttl_ms, newest_ms, lifetime.own), self._handle)
-        self._db.write(batch, options)
+        declared = (_DECLARED_KEY, _DECLARED.pack(lifetime.ttl_ms, newest_ms, lifetime.own))
+        write(partial(self._batch, IndexChanges([declared], [])), sync=True)
         return newest_ms
+
+    def _batch(self, changes: IndexChanges) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        self.stage(batch, changes)
+        return batch
 
     @property
     def memtable_bytes(self) -> int:

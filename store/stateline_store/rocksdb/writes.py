@@ -48,7 +48,7 @@ class RocksDBWrites:
         sync: bool,
     ) -> None:
         """Write rows and commit in one batch, as `Engine.write` says."""
-        self._write(lambda: self._commit_batch(rows, commit, expired, index), sync=sync)
+        self.write(lambda: self._commit_batch(rows, commit, expired, index), sync=sync)
 
     def rewrite(self, rows: Mapping[bytes, bytes], layout: Layout, *, every_segment: bool) -> None:
         """Put these rows, and the layout, synced. With `every_segment` they replace the rows of all segments."""
@@ -62,7 +62,7 @@ class RocksDBWrites:
                 made.put(key, rows[key])
             return self._with_marks(made, format_rows(layout))
 
-        self._write(batch, sync=True)
+        self.write(batch, sync=True)
 
     def mark(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Put these rows of the column family `offsets`."""
@@ -80,7 +80,7 @@ class RocksDBWrites:
             if _STALLED not in str(error):
                 raise
 
-    def _write(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
+    def write(self, batch: Callable[[], WriteBatch], *, sync: bool) -> None:
         """Write a batch. Wait here while RocksDB takes no writes because its flushes are behind.
 
         RocksDB's own wait would hold the GIL, and have no end on a full disk: it hides the failed flush while it hopes

@@ -76,8 +76,9 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         self._indexed, self._latest, self._unseen_commits = KnownKeys(), b"", 0
         super().init(context)
         try:
-            index = engine.index if isinstance(engine := self._open(), RocksDBEngine) else None
-            self._least_time_ms = -1 if index is None else index.made_for(self.lifetime, engine.scan(EVERY_KEY))
+            if isinstance(engine := self._open(), RocksDBEngine) and (index := engine.index) is not None:
+                rows = engine.scan(EVERY_KEY)
+                self._least_time_ms = index.made_for(self.lifetime, rows, engine.write_index)
         except BaseException:
             self.close()
             raise
