@@ -336,6 +336,14 @@ def test_a_damaged_index_closes_the_store_which_can_be_wiped_then(tmp_path: Path
         entries_of(b"\0\0\0\7x")
 
 
+def killed_while_indexing(folder: Path, ttl_ms: int, batch: int) -> int:
+    """Open the store in a process that ends behind this batch. Returns its exit code."""
+    writer = f"from store.test_own_time_to_live import *; opened(Path({str(folder)!r}), {ttl_ms})"
+    environment = {**os.environ, "STATELINE_CRASH_AT": f"expiry:batch-written#{batch}"}
+    died = subprocess.run([sys.executable, "-c", writer], env=environment, cwd=TESTS, check=False, timeout=HANGING_S)
+    return died.returncode
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_an_index_that_was_made_in_part_is_made_whole_after_kill_9(tmp_path: Path, batch: int) -> None:
     plain = TimestampedKeyValueStore("s", headers=True)
@@ -343,12 +351,22 @@ def test_an_index_that_was_made_in_part_is_made_whole_after_kill_9(tmp_path: Pat
     plain.put_all_with_timestamp([(b"%d" % n, stored(None), 10) for n in range(4_000)])
     plain.commit({CHANGELOG: 0})
     plain.close()
-    writer = f"from store.test_own_time_to_live import *; opened(Path({str(tmp_path)!r}), 100)"
-    environment = {**os.environ, "STATELINE_CRASH_AT": f"expiry:batch-written#{batch}"}
-    died = subprocess.run([sys.executable, "-c", writer], env=environment, cwd=TESTS, check=False, timeout=HANGING_S)
-    assert died.returncode == -9
+    assert killed_while_indexing(tmp_path, 100, batch) == -9
     with closing(opened(tmp_path, 100)) as store:
         assert store.expire(1_000)
+        assert store.is_empty()
+
+
+def test_after_a_part_of_an_index_of_another_declaration_that_of_the_former_one_is_made_whole(tmp_path: Path) -> None:
+    plain = TimestampedKeyValueStore("s", headers=True)
+    plain.init(StoreContext("0_0", tmp_path))
+    plain.put_all_with_timestamp([(b"by its own", stored(1_010), 10), (b"by the store's", stored(None), 10)])
+    plain.commit({CHANGELOG: 0})
+    plain.close()
+    opened(tmp_path, 1_000).close()
+    assert killed_while_indexing(tmp_path, 5_000, batch=1) == -9  # it has replaced the row of both times
+    with closing(opened(tmp_path, 1_000)) as store:
+        assert store.expire(1_011)
         assert store.is_empty()
 
 

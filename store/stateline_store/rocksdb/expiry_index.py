@@ -58,8 +58,8 @@ class ExpiryIndex:
 
     def made_for(self, lifetime: Lifetime, rows: StoreIterator, write: WriteIndex) -> int:
         """Index these rows, all of the store, for this declaration, unless they are. Returns their newest timestamp at
-        that moment, -1 without one. Raises Stateline's errors. An interrupted pass begins again at the next opening.
-        """
+        that moment, -1 without one. Raises Stateline's errors. An interrupted pass begins again at the next opening,
+        also for an earlier declaration: the first batch deletes that."""
         with rows:
             try:
                 stored: bytes | None = self._family.get(_DECLARED_KEY)
@@ -76,7 +76,7 @@ class ExpiryIndex:
             times = lifetime.times(row for _, row in chunk)
             entries = [(at, key) for (key, _), at in zip(chunk, times, strict=True) if at < NEVER]
             added = index_rows(entries, lifetime.span_ms, _BUILT + count)
-            write(partial(self._batch, IndexChanges(added, [])), sync=False)
+            write(partial(self._batch, IndexChanges(added, [] if count else [_DECLARED_KEY])), sync=False)
             newest_ms = max([newest_ms, *(TIMESTAMP.unpack_from(row)[0] for _, row in chunk)])
             count += len(chunk)
             reached("expiry:batch-written")
