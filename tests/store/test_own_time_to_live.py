@@ -336,6 +336,20 @@ def test_a_damaged_index_closes_the_store_which_can_be_wiped_then(tmp_path: Path
         entries_of(b"\0\0\0\7x")
 
 
+def test_overwrites_of_a_key_that_is_staged_take_no_memory_and_it_expires_by_the_last_one(tmp_path: Path) -> None:
+    store, most = opened(tmp_path, 100), 0
+    for at in range(0, 2_000_000, 200):  # `k` expires the other key
+        store.put_with_timestamp(b"other", stored(None), at)
+        store.put_with_timestamp(b"k", stored(2_000_000), at + 150)
+        most = max(most, len(store._heap or ()))
+    assert 0 < most <= 1_100
+    store.put_with_timestamp(b"now", stored(None), 2_000_000)
+    assert store.get(b"k") is not None
+    store.put_with_timestamp(b"now", stored(None), 2_000_001)
+    assert store.get(b"k") is None
+    store.close()
+
+
 def killed_while_indexing(folder: Path, ttl_ms: int, batch: int) -> int:
     """Open the store in a process that ends behind this batch. Returns its exit code."""
     writer = f"from store.test_own_time_to_live import *; opened(Path({str(folder)!r}), {ttl_ms})"

@@ -29,6 +29,7 @@ from stateline_store.stores.timestamped_key_value import TimestampedKeyValueStor
 
 MOST_AT_ONCE = 10_000
 _UNSEEN_COMMITS = 15
+_ENTRIES_KEPT = 1_000
 _NONE: Entry = (b"", b"")
 
 
@@ -206,6 +207,8 @@ class ExpiringKeyValueStore(TimestampedKeyValueStore):
         if self._heap is not None:
             for entry in zip(times, keys, strict=True):
                 heapq.heappush(self._heap, entry)
+            if len(self._heap) > 4 * (len(self._buffer.rows) + len(self._looked_at)) + _ENTRIES_KEPT:
+                self._heap = None  # most are of overwritten values; it is made again when one of them expires
 
     def _expire_due(self, now_ms: int, most: float = math.inf) -> bool:
         """Stage the removal of entries that have expired at this time: of all, or of `most` and some more. Returns
