@@ -332,8 +332,11 @@ def test_a_damaged_index_closes_the_store_which_can_be_wiped_then(tmp_path: Path
     store.init(StoreContext("0_0", tmp_path))
     assert store.is_empty()
     store.close()
-    with pytest.raises(DamagedDataError, match="index of expiries"):
-        entries_of(b"\0\0\0\7x")
+    ((_, row),) = index_rows([(bytes(8), b"one"), (bytes(7) + b"\1", b"two")], 1_000, 1)
+    assert len(entries_of(row)) == 2
+    for damaged in (*(row[:length] for length in range(len(row))), row + b"x"):
+        with pytest.raises(DamagedDataError, match="index of expiries"):
+            entries_of(damaged)
 
 
 def test_overwrites_of_a_key_that_is_staged_take_no_memory_and_it_expires_by_the_last_one(tmp_path: Path) -> None:

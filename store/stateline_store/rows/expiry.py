@@ -64,13 +64,12 @@ def index_rows(entries: Iterable[Entry], span_ms: int, number: int) -> list[Inde
 
 def entries_of(content: bytes) -> list[Entry]:
     """Return the entries of an index row, which are in the order of their times. Raises `DamagedDataError`."""
-    try:
-        (count,) = _COUNT.unpack_from(content)
-        lengths = struct.unpack_from(f">{count}I", content, _COUNT.size)
-    except struct.error as error:
-        raise DamagedDataError(f"The index of expiries is damaged: {content!r:.60} is no row of it.") from error
+    count = int.from_bytes(content[: _COUNT.size])
     times_at = _COUNT.size * (count + 1)
+    lengths = struct.unpack_from(f">{count}I", content, _COUNT.size) if times_at <= len(content) else ()
     ends = [*accumulate(lengths, initial=times_at + 8 * count)]
+    if not count or ends[-1] != len(content):
+        raise DamagedDataError(f"The index of expiries is damaged: {content!r:.60} is no row of it.")
     times = (content[at : at + 8] for at in range(times_at, ends[0], 8))
     return [(time, content[start:end]) for time, (start, end) in zip(times, pairwise(ends), strict=True)]
 
