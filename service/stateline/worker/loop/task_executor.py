@@ -118,7 +118,7 @@ class TaskExecutor:
         """Do what is due by the clock, tell readers elsewhere what is staged, and `rest`."""
         for task in self._tasks.running:
             if punctuates:
-                self._committer.send(task.processing.act_by_clock())
+                self._committer.send(task.processing.act_by_clock(self._is_full))
             task.stores.publish_staged()
         self.rest(consumer, rests_s)
 
@@ -205,6 +205,9 @@ class TaskExecutor:
     def _make_room(self, size: int, consumer: Consumer, slices: int = 1) -> None:
         if self._would_cross(size, slices):
             self._commits.commit(consumer, to_free_memory=True)
+
+    def _is_full(self) -> bool:
+        return self._would_cross(0, slices=0)
 
     def _would_cross(self, size: int, slices: int = 1) -> bool:
         return self._pace.would_cross(self._tasks.staged_bytes(), size, self._uncommitted_max_bytes, slices)

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from stateline.log.interface import OffsetNote, Record
@@ -198,13 +198,15 @@ class TaskProcessing:
         due_ms = min((each.due_ms for each in self._by_clock), default=math.inf)
         return max(0.0, (due_ms - self._clock.monotonic_ms()) / 1000)
 
-    def act_by_clock(self) -> list[OutputRecord]:
-        """Remove entries that have expired, and call due punctuations. Returns the output."""
+    def act_by_clock(self, is_full: Callable[[], bool]) -> list[OutputRecord]:
+        """Remove entries that have expired, unless the buffers are full, and call due punctuations. Returns the
+        output."""
         if not (self._by_clock or self._expiring):
             return []
         monotonic_ms, time_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         for store in self._expiring:
-            self._was_punctuated |= store.expire(time_ms)
+            if not is_full():
+                self._was_punctuated |= store.expire(time_ms)
         return self._take_punctuated(each.look_at_clock(monotonic_ms, time_ms) for each in self._by_clock)
 
     def _runs(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -205,6 +205,19 @@ def test_the_clock_expires_entries_without_input(clock: str) -> None:
         ]
 
 
+def test_the_clock_expires_nothing_while_the_limit_of_uncommitted_bytes_is_exceeded() -> None:
+    config = {"ttl.clock": "wall", "statestore.uncommitted.max.bytes": 1}
+    with TestDriver(own_ttl_app.build(), config=config, wall_clock_ms=1_000_000) as driver:
+        driver.pipe_all("in", records([("short", "5 a", 1_000_000)]))
+        driver.autocommit = False
+        driver.advance_wall_clock(5_001)
+        left = [store for store in ("kept", "shown") if driver.store(store).get("short") is not None]
+        assert len(left) == 1
+        driver.commit()
+        driver.advance_wall_clock(0)
+        assert driver.store(left[0]).get("short") is None
+
+
 def test_a_clock_that_steps_back_brings_nothing_back_and_expires_nothing() -> None:
     with TestDriver(own_ttl_app.build(), config={"ttl.clock": "wall"}, wall_clock_ms=1_000_000) as driver:
         driver.pipe_all("in", records([("short", "5 a", 1_000_000), ("long", "90 b", 1_000_000)]))
