@@ -219,7 +219,8 @@ def test_a_scan_of_several_partitions_waits_for_those_that_are_behind(
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_waiting_requests_end_when_the_server_stops(state_dir: Path, worker: OwningWorker, level: str) -> None:
     with contextlib.ExitStack() as stack:
-        with server_process(state_dir, f"default.state.isolation.level={level}") as client:
+        settings = (f"default.state.isolation.level={level}", "server.wait.max.ms=600000")
+        with server_process(state_dir, *settings) as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
             address = (client.base_url.host, client.base_url.port)
             waiting = stack.enter_context(socket.create_connection(address, timeout=HANGING_S))
