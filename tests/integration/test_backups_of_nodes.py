@@ -19,6 +19,7 @@ import pytest
 from stateline.backup.location import BackupLocation
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
+from stateline.deployment.workers.instance_file import read_instances
 from stateline.log import Consumer, Log, Record, open_log
 from stateline_store import StateDirectory, TopicPartition
 from stateline_store.clock import now_ms
@@ -74,6 +75,16 @@ class Node:
             self.worker.send_signal(number)
             self.worker.wait(HANGING_S)
             self.worker = None
+
+    def runs(self, tasks: int) -> None:
+        """Wait until this node runs so many tasks."""
+        application = StateDirectory(self.disk, self._scene.app.application_id).application
+
+        def running_tasks() -> list[str]:
+            states = [state for each in read_instances(application).values() for state in each.tasks.values()]
+            return [state for state in states if state == "running"]
+
+        eventually(lambda: len(running_tasks()) == tasks, f"{self.name} runs {tasks} tasks")
 
     def backup(self, *words: str) -> list[dict[str, Any]]:
         """Run `stateline backup`, which must succeed."""
@@ -154,6 +165,8 @@ def scene(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Scene]:
     with closing(made):
         made.one.start()
         made.two.start()
+        for node in (made.one, made.two):  # no task moves later: its store without a changelog would begin empty
+            node.runs(2)
         made.send(3)
         made.until_processed(made.one, made.two)
         made.one.backs_up(2)
