@@ -92,7 +92,7 @@ class Lifetime(NamedTuple):
     own: bool = False
 
     def times(self, rows: Iterable[bytes | None]) -> list[bytes]:
-        """Return the times of these rows. That of an absent row, or of one that never expires, is `NEVER` or later."""
+        """Return the times of these rows. An absent row, and one that never expires, has `NEVER` or a later time."""
         if self.own:
             return [NEVER if row is None else self._own_time(row) for row in rows]
         return [NEVER if row is None else row[:8] for row in rows]

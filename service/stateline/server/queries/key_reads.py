@@ -1,5 +1,4 @@
-"""`KeyReads`: the reads of a store's keys with one query string, and whatever they have in common. `point_reads` makes
-them."""
+"""`KeyReads`: what all reads of a store's keys with the same query string share. `point_reads` makes them."""
 
 from __future__ import annotations
 
