@@ -165,13 +165,11 @@ class BackupLocation:
 
     def refuse_empty(self) -> None:
         """Raise `DoesNotExistError` if there is no backup, for a node that has written some."""
-        with self._asked("list backups"):
-            if any(map(_has_manifest, self._store.list(f"{self._below}/backups"))):
-                return
-        raise DoesNotExistError(
-            f"{self.url} has no backup any more, and this node has written some there. If it is a mount, mount it. To "
-            "write backups there all the same, run stateline backup now."
-        )
+        if not self.manifests():
+            raise DoesNotExistError(
+                f"{self.url} has no backup any more, and this node has written some there. If it is a mount, mount it. "
+                "To write backups there all the same, run stateline backup now."
+            )
 
     def read(self, backup_id: str, node: str) -> Backup:
         """Return this manifest. Raises `DoesNotExistError` if there is none, `DamagedDataError` if it is unreadable."""
