@@ -20,11 +20,10 @@ from stateline_store.scan import KeyRange
 from stateline_store.snapshots.checkpoints import Checkpoint
 
 
-def store_schema(definition: StoreDefinition, layout: Layout, *, by_clock: bool = False) -> StoreSchema:
-    """Return the schema for queries of a store, from its declaration and its database's layout. `by_clock`: see
-    `StoreSchema.read_by_clock`."""
+def store_schema(definition: StoreDefinition, layout: Layout) -> StoreSchema:
+    """Return the schema for queries of a store, from its declaration and its database's layout."""
     interval_ms = layout.segment_interval_ms
-    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms, by_clock)
+    segments = None if interval_ms is None else Segments(definition.retention_ms, interval_ms)
     # Values stay as stored. Answers split them, a column at a time.
     return StoreSchema(layout.kind, False, segments, definition.window_size_ms, layout.retain_duplicates)
 

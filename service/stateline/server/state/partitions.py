@@ -310,7 +310,7 @@ class Partitions:
             path = self._directory.store(found.place, store.name, timestamped=timestamped)
             _check_declared(store.definition, found.reader, path)
             found.layout = found.reader.layout
-            found.schema = store_schema(store.definition, found.layout, by_clock=self._by_clock)
+            found.schema = self._schema(store.definition, found.layout)
         return found
 
     def _whole_epochs(self, store: str, partition: int, reader: SecondaryReader) -> tuple[int, ...]:
@@ -421,8 +421,11 @@ class Partitions:
 
     def _shown(self, reader: SecondaryReader, place: str, definition: StoreDefinition, *, plain: bool) -> _Open:
         shown = PlainValuesReader(reader, headers=definition.headers) if plain else reader
-        schema = store_schema(definition, reader.layout, by_clock=self._by_clock)
-        return _Open(reader, place, plain, shown, reader.layout, schema)
+        return _Open(reader, place, plain, shown, reader.layout, self._schema(definition, reader.layout))
+
+    def _schema(self, definition: StoreDefinition, layout: Layout) -> StoreSchema:
+        schema = store_schema(definition, layout)
+        return schema.read_by_clock() if self._by_clock else schema
 
 
 def _check_declared(definition: StoreDefinition, reader: SecondaryReader, path: Path) -> None:

@@ -72,8 +72,9 @@ class QuerySocket:
         self.handlers = dict(handlers)
         self.status: dict[str, Callable[[], object]] = dict(_NOTHING_TO_TELL)
         self._path = path
-        owned = lambda store, partition: self.owned(store, partition)  # noqa: E731  # set later
-        self._queries = HostedQueries(self.hosted, owned, by_clock=by_clock)
+        self._queries = HostedQueries(
+            self.hosted, lambda store, partition: self.owned(store, partition), by_clock=by_clock
+        )
         self._declared = dict(declared)
         self._listener = listen(path)
         self._trusted = trusted_users(path.parent)

@@ -65,8 +65,8 @@ def proxy(client: httpx.Client) -> Iterator[FaultyProxy]:
 def released(client: httpx.Client) -> Iterator[None]:
     """One caller may keep a few snapshots only: none is left to the next test."""
     yield
-    for each in client.get("/v1/snapshots").json()["snapshots"]:
-        client.delete(f"/v1/snapshots/{each['id']}")
+    for each in snapshots(client):
+        client.delete(f"/v1/snapshots/{each}")
 
 
 def snapshot_of(client: httpx.Client, store: str, partition: int = 1) -> tuple[str, str]:
