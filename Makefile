@@ -29,6 +29,7 @@ INSTALLED := .venv/.installed
 DOCS := .venv-docs
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 PYTEST_ARGS ?=
+NO_HURRY := --timeout 14400 -o faulthandler_timeout=14500
 WORKERS ?= 6
 BENCH ?= *
 MINUTES ?= 30
@@ -42,7 +43,7 @@ demo: $(INSTALLED) java
 
 # Six for two processors: some of the time is spent waiting. Of an option that is given twice the last one counts.
 test test-all: $(INSTALLED) java maven
-	@$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long) $(PYTEST_ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(if $(filter test-all,$@),--long $(NO_HURRY)) $(PYTEST_ARGS)
 
 # Those that reach what differs from main, or from BASE. `make test` stays whole.
 test-changed: $(INSTALLED) java maven

@@ -26,6 +26,7 @@ from support.run.patience import HANGING_S
 from support.run.skipped import Skipped, allowed_reasons
 from support.run.slowest import Slowest
 from support.run.spread import Spread
+from support.run.unfinished import Unfinished
 from support.spark.forked_python import forked_python
 
 # A scan process more for each server that a test starts would cost the gate minutes. Tests of it ask for one.
@@ -50,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # xdist's processes hand their reports on to the one that started them
         config.pluginmanager.register(Slowest(CACHE / "slowest-tests.txt"))
         config.pluginmanager.register(Skipped(allowed_reasons(TESTS / "allowed_skips.txt")))
+        config.pluginmanager.register(Unfinished())
     config.pluginmanager.register(Spread())
 
 

@@ -23,8 +23,8 @@ def long_or_short(long: Count, short: Count) -> Count:
 
 
 def long_only(why: str) -> pytest.MarkDecorator:
-    """Marks a test that `make test` skips, and says why it may."""
-    return pytest.mark.skipif(long_or_short(False, True), reason=f"{why}: `make test-all` runs it")
+    """Marks a test that `make test` leaves out, and says why it may."""
+    return pytest.mark.long_only(why)
 
 
 def on_one_log(log: str, why: str) -> pytest.MarkDecorator:
@@ -44,8 +44,10 @@ def of_each_store(on_kafka: Sequence[str]) -> pytest.MarkDecorator:
 
 
 def is_for_the_long_run(item: pytest.Item) -> bool:
-    """Whether `make test` leaves this one out of what runs on either log under either guarantee: there it is at least
-    once on the embedded log and exactly once on Kafka."""
+    """Whether `make test` leaves this one out: it is marked so, or it is one of those that run on either log under
+    either guarantee: there it is at least once on the embedded log and exactly once on Kafka."""
+    if item.get_closest_marker("long_only") is not None:
+        return long_or_short(False, True)
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     pair = given.get("bootstrap"), given.get("guarantee")
     of_each = item.get_closest_marker("of_each_store")

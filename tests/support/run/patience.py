@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-HANGING_S = 600.0
-"""What does not move for so long hangs. It decides nothing about speed: a machine may have much else to do."""
+HANGING_S = 240.0
+"""What does not move for so long hangs. It decides nothing about speed: a machine may have much else to do.
+Less than half of a test's own limit, so that a test says what it waited for."""
 
 PATIENT = f"sql.timeout.ms={HANGING_S * 1000:.0f}"
 """A setting: ten seconds, as it is unless told, may be over before a query process has started on a busy machine."""
