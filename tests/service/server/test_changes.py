@@ -6,8 +6,9 @@ The oracle is the topic that a store's changes come from, read back with the log
 from __future__ import annotations
 
 import json
+import re
 import socket
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,25 +24,25 @@ from stateline.server.changes.feed import read_position
 from stateline.server.changes.routes import change_members
 from stateline.server.changes.topic_reader import After, AfterInput
 from stateline_store import DamagedDataError, InvalidArgumentError, Position
+from support.apps import changes_app
 from support.apps.changes_app import LOGGED, SIZE_MS, TABLES
-from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, held_by, reading
+from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, logs_held_by, reading
 from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
+from support.processes.served_here import served_here
 from support.run.length import of_each_store
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
 ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
-POOL = 2  # threads that the event loop may yet add for looks at files, when some of these come at once
 
 
 class Served(NamedTuple):
-    """A scene with its worker and server; the client is the server's, `threads` what it has when nobody reads."""
+    """A scene with its worker and server; the client is the server's."""
 
     scene: Scene
     server: Forked
     client: httpx.Client
-    threads: int
 
 
 @pytest.fixture(scope="module", params=["embedded", "kafka"])
@@ -60,19 +61,7 @@ def served(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scene.send(FIRST)
         for store in STORES:
             scene.settle(client, store)
-        for store in STORES:  # what is made for the first reader stays for all: threads of a pool, clients of Kafka
-            with reading(client, store, from_="earliest") as reader:
-                reader.take(1)
-        yield Served(scene, server, client, threads_at_rest(server))
-
-
-def threads_at_rest(server: Forked) -> int:
-    """How many it has when it has made all the clients of Kafka that it keeps."""
-    before, now = -1, held_by(server)[0]
-    while now != before:
-        time.sleep(1.0)
-        before, now = now, held_by(server)[0]
-    return now
+        yield Served(scene, server, client)
 
 
 def placed(event: Event) -> tuple[int, int]:
@@ -84,10 +73,11 @@ def stands(records: list[Record]) -> list[tuple[int, int]]:
 
 
 def is_free(served: Served) -> bool:
-    """Whether no thread reads for anybody, and no log is held open. Threads that were left behind would soon be more
-    than those of the pool."""
-    threads, files = held_by(served.server)
-    return threads <= served.threads + POOL and files == 0
+    """Whether nobody reads, and no log is held open. Which threads and clients of Kafka are left is for the test of a
+    server in this process to say: here those of everything else come and go."""
+    told = re.search(r"^stateline_change_feeds_open(?:{.*})? (\d+)", served.client.get("/metrics").text, re.MULTILINE)
+    assert told is not None
+    return int(told[1]) == 0 and logs_held_by(served.server) == 0
 
 
 # What is given
@@ -306,6 +296,21 @@ def test_a_reader_that_leaves_leaves_nothing_behind(served: Served) -> None:
             reader.take(1)
             assert not is_free(served)
         wait_until(lambda: is_free(served))
+
+
+def test_a_reader_that_leaves_leaves_no_thread_and_so_no_client_of_the_log(served: Served) -> None:
+    scene = served.scene
+    with served_here(scene.state_dir, f"bootstrap.servers={scene.bootstrap}", app=changes_app.build(scene.run)) as here:
+        for store in ("counts", "newest", "memory"):
+            with reading(here.client, store, from_="earliest") as reader:
+                reader.take(1)
+                assert threads_of_feeds()
+            wait_until(lambda: not threads_of_feeds())
+
+
+def threads_of_feeds() -> list[str]:
+    """The last work of each is to close what it has read from."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("changes")]
 
 
 def test_one_reader_too_many_is_told_to_come_later(served: Served) -> None:

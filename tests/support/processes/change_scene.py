@@ -94,12 +94,12 @@ class Scene:
 
     def __init__(self, bootstrap: str, log: Log, root: Path, *settings: str) -> None:
         self.run = uuid4().hex[:8]
-        self.log = log
+        self.log, self.bootstrap, self.state_dir = log, bootstrap, root / "state"
         self.source = f"in-{self.run}"
         self.application_id = f"changes-{self.run}"
         self._settings = [
             f"bootstrap.servers={bootstrap}",
-            f"state.dir={root / 'state'}",
+            f"state.dir={self.state_dir}",
             "commit.interval.ms=50",
             "session.timeout.ms=6000",
             "group.instance.id=the-worker",
@@ -219,16 +219,15 @@ def reading(client: httpx.Client, store: str, *, last: str | None = None, **para
         yield Reader(response)
 
 
-def held_by(process: Forked) -> tuple[int, int]:
-    """How many threads a process has, and how many connections to an embedded log."""
-    here = Path(f"/proc/{process.pid}")
-    files = 0
-    for descriptor in (here / "fd").iterdir():
+def logs_held_by(process: Forked) -> int:
+    """How many connections to an embedded log a process has."""
+    held = 0
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
-            files += descriptor.readlink().name.startswith("log.db")
+            held += descriptor.readlink().name.startswith("log.db")
         except OSError:
             continue  # it was closed
-    return len(list((here / "task").iterdir())), files
+    return held
 
 
 def _answers(client: httpx.Client) -> bool:
