@@ -15,10 +15,9 @@ from stateline.log.kafka import KafkaLog
 from stateline.model.topic import Topic
 from stateline_store import TopicPartition
 from support.processes.running_worker import create, produce
-from support.run.length import long_or_short
 
 VARIABLE = "STATELINE_CONFORMANCE_RECORDS"
-RECORDS = int(os.environ.get(VARIABLE, long_or_short("20000", "8000")))
+RECORDS = int(os.environ.get(VARIABLE, "20000"))
 PARTITIONS = 4
 
 # Share of all records that each topic gets.

@@ -36,7 +36,7 @@ from support.processes.running_worker import configured, create, read_all
 from support.run.length import long_or_short
 
 HEADERS, STAGED = "4.4.0 with headers", "4.4.0 transactional"
-VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0", HEADERS, STAGED), ("3.9.1", "4.4.0"))
+VERSIONS = long_or_short(("3.6.2", "3.9.1", "4.0.0", "4.3.1", "4.4.0", HEADERS, STAGED), ("4.4.0",))
 MORE_SETTINGS = {HEADERS: {"dsl.store.format": "HEADERS"}, STAGED: {TRANSACTIONAL: "true"}}
 
 

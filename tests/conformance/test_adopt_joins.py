@@ -23,6 +23,7 @@ from support.kafka.java_streams import DIFFERENCE_MS, FORMAT, GRACE_MS, JavaStre
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
+from support.run.length import long_only
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 BEGIN_MS = 1_700_000_000_000
@@ -56,6 +57,7 @@ def given(topic: str, first: int) -> list[tuple[Any, ...]]:
     return made
 
 
+@long_only("test_adopt.py adopts the rows of a join among all other kinds of stores")
 @pytest.mark.parametrize("store_format", ["DEFAULT", "HEADERS"])
 def test_stores_of_joins_have_every_row_of_their_changelogs_and_the_joins_go_on(
     store_format: str, kafka_broker: SharedBroker, tmp_path: Path

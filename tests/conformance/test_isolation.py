@@ -22,8 +22,8 @@ from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import eventually
 from support.run.length import long_or_short
 
-COMPARED = long_or_short(10_000, 500)
-KILLS = long_or_short(6, 2)
+COMPARED = long_or_short(10_000, 250)
+KILLS = long_or_short(6, 1)
 _SHOWN = 5
 _UNCOMMITTED_AT_MOST = 200  # records
 _COMMITTED, _UNCOMMITTED = LEVELS

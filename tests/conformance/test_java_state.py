@@ -29,16 +29,18 @@ from stateline.model.external_stores import settings_of_changelog
 from stateline.model.store_definition import StoreDefinition
 from stateline_store import TopicPartition
 from stateline_store.rows.headers import join_headers
-from support.kafka.java_streams import PEERS, WITH_HEADERS, class_path
+from support.kafka.java_streams import PEERS, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, eventually, running
-from support.run.length import long_or_short
+from support.run.length import long_only
+
+pytestmark = long_only("test_adopt.py restores each store from its changelog, and finds what Java has on disk")
 
 NAMES = [definition.name for definition in declarations()]
 
 
-@pytest.fixture(scope="module", params=long_or_short([*PEERS], [WITH_HEADERS]))
+@pytest.fixture(scope="module", params=[*PEERS])
 def java(
     request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:

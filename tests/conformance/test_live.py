@@ -14,15 +14,18 @@ from conformance.live_input import PARTITIONS, RECORDS, Input, input_of, write_i
 from stateline.deployment.topics import other_settings
 from stateline.log.kafka import KafkaLog
 from stateline.testing import TestDriver
-from support.kafka.java_streams import PEERS, WITH_HEADERS, class_path
+from support.kafka.java_streams import PEERS, class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import eventually, read_all
-from support.run.length import long_or_short
+from support.run.length import long_only
 
 TABLES = ("table", "versioned")  # their input is their changelog
 
-pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)  # both sides work within the first test
+pytestmark = [
+    pytest.mark.timeout(1200 + RECORDS // 250),  # both sides work within the first test
+    long_only("test_isolation.py asks both on a broker, and test_golden_operators.py has the changelogs of operators"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +35,12 @@ def given(kafka_broker: SharedBroker) -> Input:
         return write_input(log, "live-")
 
 
-@pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
+@pytest.fixture(scope="module", params=["at_least_once", "exactly_once_v2"])
 def guarantee(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=long_or_short([*PEERS], [WITH_HEADERS]))
+@pytest.fixture(scope="module", params=[*PEERS])
 def sides(
     kafka_broker: SharedBroker,
     given: Input,

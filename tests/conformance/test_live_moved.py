@@ -18,9 +18,12 @@ from support.kafka.java_streams import class_path
 from support.kafka.kafka_broker import needed
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import create, eventually, read_all
-from support.run.length import long_or_short
+from support.run.length import long_only
 
-pytestmark = pytest.mark.timeout(1200 + RECORDS // 250)
+pytestmark = [
+    pytest.mark.timeout(1200 + RECORDS // 250),
+    long_only("test_golden_operators.py has what these operators leave in Kafka Streams"),
+]
 
 Row: TypeAlias = tuple[bytes | None, bytes | None, int]
 Change: TypeAlias = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
@@ -36,7 +39,7 @@ def written_input(servers: str, prefix: str) -> Input:
         return write_input(log, prefix, more={"others": "versioned"})
 
 
-@pytest.fixture(scope="module", params=long_or_short(["at_least_once", "exactly_once_v2"], ["exactly_once_v2"]))
+@pytest.fixture(scope="module", params=["at_least_once", "exactly_once_v2"])
 def sides(
     kafka_broker: SharedBroker, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Sides]:
