@@ -28,6 +28,7 @@ from support import TESTS
 from support.apps import changes_app
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, create, eventually, produce, running
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 PARTITIONS = 4
@@ -181,6 +182,7 @@ def scene(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Scene]:
         yield made
 
 
+@long_only("test_backups.py has `stateline backup restore`, and a new node counts each record once")
 def test_restored_stores_are_of_one_commit_of_their_task_and_nothing_counts_twice(scene: Scene) -> None:
     three = Node(scene, "three")
     rows = three.backup("restore")

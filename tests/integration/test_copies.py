@@ -18,6 +18,7 @@ from support.processes.machines import Machine, Machines, started
 from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 ON_DISK = ("newest", "dated", "counts", "windows", "stamped", "visits", "history")
@@ -64,6 +65,7 @@ def fetched(machines: Machines) -> Path:
     return machines.root / "two" / machines.app.application_id / "copies"
 
 
+@long_only("the next test has it through kills")
 def test_a_fresh_node_begins_from_the_files_of_the_owner_and_answers_the_same(machines: Machines) -> None:
     one, two = machines.every.values()
     two.start_worker()

@@ -22,6 +22,7 @@ from support.processes.machines import KEYS, PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.running_worker import read_all
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 CHANGES = "/v1/stores/counts/changes"
@@ -56,6 +57,7 @@ def scene(kafka_broker: KafkaBroker, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(Machines(ways, kafka_broker.bootstrap_servers, tmp_path, stack, *settings))
 
 
+@long_only("the clients of test_node_faults.py find out who says `active` too long")
 def test_a_page_says_active_no_longer_than_the_lease_and_is_gone_with_its_node(scene: Scene) -> None:
     one, two, three = scene.one, scene.two, scene.three
     path = "/v1/stores/counts/range"
@@ -122,6 +124,7 @@ class Follower(threading.Thread):
             self.error = error
 
 
+@long_only("readers of changes in test_node_faults.py go on at other nodes when one is killed")
 def test_no_change_is_lost_or_repeated_while_a_node_is_killed_and_readers_go_on_elsewhere(scene: Scene) -> None:
     machines, one, two, three = scene.machines, scene.one, scene.two, scene.three
     followers = [Follower(store, (one, three)) for store in STORES]

@@ -29,11 +29,12 @@ from support.processes.hosts import network
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
 from support.processes.serve_process import arguments_of, descendants_of
+from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 
 MISSING = hosts.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
-ROWS = 12_000
+ROWS = long_or_short(12_000, 2_000)
 STREAM = "/v1/stores/counts/range?format=ndjson"
 # So many rows of so many bytes are in no buffers between the nodes: an answer has not ended when it begins.
 LARGE_ROWS, LARGE_BYTES = 600, 100_000
@@ -172,6 +173,7 @@ def test_small_reads_do_not_need_it(scene: Scene, path: str) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+@long_only("test_large_reads.py kills the scan process of the server that is asked")
 def test_reads_that_are_killed_there_end_and_others_do_not_notice(scene: Scene) -> None:
     large = json.dumps("x" * LARGE_BYTES).encode()
     scene.send([(b"k%05d" % n, large, 2_000_000 + n) for n in range(LARGE_ROWS)])
@@ -192,6 +194,7 @@ def test_reads_that_are_killed_there_end_and_others_do_not_notice(scene: Scene) 
     assert again.text.count("\n") == ROWS
 
 
+@long_only("test_sql_kills.py kills the scan process of the server that is asked")
 def test_a_statement_that_is_killed_there_can_be_asked_again(scene: Scene) -> None:
     asked = list[httpx.Response]()
     join = "select count(*) as n from counts c join newest n using (key)"

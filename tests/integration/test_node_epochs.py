@@ -26,6 +26,7 @@ from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, running
 from support.processes.served_here import Here, served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 ROWS = {0: 20, 1: 1, 2: 20}
@@ -153,6 +154,7 @@ def test_who_waits_is_answered_when_the_other_node_has_committed(nodes: Nodes, m
     assert commit.is_set(), "it was told"
 
 
+@long_only("test_epochs.py of the server refuses copies at different micro-batches")
 def test_nodes_at_different_micro_batches_are_refused_and_nothing_is_left(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,9 @@ import pytest
 from chaos.node_faults import (
     FAULTS,
     Fault,
-    other_wire,
-    registry_deleted,
-    rolling_restart,
+    clock_jump,
+    cut_from_all,
+    restart_beyond_session,
     until_out_of_reach,
     until_reached,
 )
@@ -34,9 +34,11 @@ from support.run.patience import HANGING_S
 MISSING = hosts.missing()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 SESSION_S = 2.0
-# Without hosts of their own, in less time: `test_registry.py` has the first of these, `test_rolling_upgrade.py` others.
-ELSEWHERE = (registry_deleted, other_wire, rolling_restart)
-SHOWN = long_or_short([*FAULTS], [fault for fault in FAULTS if fault not in ELSEWHERE])
+# In less time others have a registry that was deleted (`test_registry.py`), another topology
+# (`test_other_topologies.py`), another build (`test_wire_versions.py`), restarts (`test_rolling_upgrade.py`), and a
+# worker that hangs (`test_former_owners.py`). Two nodes that do not reach each other are below. A node that is back at
+# once, and one that is cut off from Kafka alone, are less than these.
+SHOWN = long_or_short([*FAULTS], [restart_beyond_session, cut_from_all, clock_jump])
 CALM = long_or_short(False, True)  # whatever is asked is work for three nodes, whatever is written for a broker, too
 _log = logging.getLogger(__name__)
 

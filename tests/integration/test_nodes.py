@@ -40,9 +40,12 @@ from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 EVERYTHING = {"from": 0, "to": 2**62}
+_AS_ON_DISK = long_only("its changes go from node to node as those of a store on disk")
+OTHER_FEEDS = [pytest.param(store, marks=_AS_ON_DISK) for store in ("memory", "cache")]
 
 
 def write_tokens(file: Path, **stores: str | list[str]) -> None:
@@ -177,7 +180,7 @@ def cut_link(machine: Machine) -> None:
     asyncio.run_coroutine_threadsafe(other.link.close(), other.dialing.get_loop()).result(HANGING_S)
 
 
-@pytest.mark.parametrize("store", ["counts", "memory", "cache"])
+@pytest.mark.parametrize("store", ["counts", *OTHER_FEEDS])
 def test_a_change_feed_waits_for_a_node_that_is_out_of_reach_and_goes_on(machines: Machines, store: str) -> None:
     machine = machines.every["one"]
     with reading(machine.server.client, store, from_="latest") as reader:
@@ -189,7 +192,7 @@ def test_a_change_feed_waits_for_a_node_that_is_out_of_reach_and_goes_on(machine
         reader.beat()
 
 
-@pytest.mark.parametrize("store", ["counts", "memory", "cache"])
+@pytest.mark.parametrize("store", ["counts", *OTHER_FEEDS])
 def test_a_reader_of_change_rows_plans_at_any_node(machines: Machines, store: str) -> None:
     path = f"/v1/stores/{store}/changes"
     machine, other = machines.every.values()
@@ -428,6 +431,7 @@ def test_a_node_that_claims_what_the_group_has_not_given_it_is_not_asked(machine
     assert rogue.shown == []
 
 
+@long_only("test_claims.py has whose claims count while the owner is away")
 def test_a_node_that_claims_more_is_not_believed_either_while_the_owner_is_away(
     machines: Machines, rogue: Rogue
 ) -> None:

@@ -20,6 +20,7 @@ from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.running_worker import produce
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 AT_MS = time.time_ns() // 1_000_000  # the broker deletes old records of windows' changelogs
@@ -79,6 +80,7 @@ def copies_are_complete(machines: Machines) -> bool:
     return set(lags) == {0}
 
 
+@long_only("test_rolling_upgrade.py rolls nodes over, and test_crash_steps.py has a store that gets headers")
 def test_stores_get_headers_at_one_node_after_the_other_and_go_back_through_their_changelogs(
     machines: Machines,
 ) -> None:

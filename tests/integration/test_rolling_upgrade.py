@@ -21,6 +21,7 @@ from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 SENT_AT_MS = 1_000_000
@@ -116,6 +117,7 @@ def restored(machine: Machine) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("stateline_restore_total{"))
 
 
+@long_only("test_wire_versions.py links nodes of several builds")
 def test_nodes_of_several_builds_answer_as_one_where_they_understand_each_other_and_else_say_who_speaks_what(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_standby_answers_whoever_accepts_it_from_the_loss_of_the_owner_until_i
         assert value(two, key, store, **asked) == (200, machines.sent[key], "active two")
 
 
+@long_only("who accepts a standby is answered through the loss of the owner")
 def test_who_accepts_a_standby_is_answered_while_the_group_waits_for_a_member_to_say_who_has_what(
     kafka_broker: SharedBroker, tmp_path: Path
 ) -> None:
@@ -150,9 +151,8 @@ def test_a_node_that_is_lost_in_the_middle_of_a_commit_holds_nobody_up_for_longe
             assert value(two, key, **asked) == (200, 2, "active two")
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param("standby:opened", marks=long_only("a takeover has more to lose")), "standby:let-go"]
-)
+@long_only("test_crash_steps.py kills a worker at each step of a commit, and a takeover begins and ends with one")
+@pytest.mark.parametrize("step", ["standby:opened", "standby:let-go"])
 def test_a_standby_that_is_killed_as_it_begins_or_takes_over_goes_on_and_every_record_counts_once(
     machines: Machines, step: str
 ) -> None:
@@ -177,6 +177,7 @@ def test_a_standby_that_is_killed_as_it_begins_or_takes_over_goes_on_and_every_r
         assert value(two, key, store, **asked) == (200, 3, "active two")
 
 
+@long_only("test_standby_stores.py has what a standby may claim that lacks something")
 def test_a_standby_that_is_behind_is_not_taken_for_less(machines: Machines) -> None:
     one, two = machines.every.values()
     wait_until(lambda: follows_all(two), HANGING_S)

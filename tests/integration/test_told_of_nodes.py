@@ -23,6 +23,7 @@ from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import running
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 NAMES = ("one", "three", "two")
@@ -194,6 +195,7 @@ def says_who_is_gone(why: str, node: str, address: str) -> bool:
     return last in why and lasts in why and why.count("Partition") == 1 and ".notice" not in why
 
 
+@long_only("test_two_machines.py has a task that moves, and a copy that says how far it is behind")
 def test_a_task_that_moves_is_seen_at_other_nodes_and_what_it_left_behind_says_how_far_it_is(
     machines: Machines, idle: Machine
 ) -> None:

@@ -29,7 +29,7 @@ from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import running
 from support.processes.served_here import served_here
-from support.run.length import long_only, long_or_short
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 LISTENERS = ("ONE", "TWO")
@@ -207,6 +207,7 @@ def test_a_machine_that_is_cut_off_from_kafka_lets_go_before_its_successor_begin
     scene.proxies[scene.one.name].mend()
 
 
+@long_only("the one that is cut off from Kafka has lost its lease before its successor begins, too")
 def test_who_has_the_name_of_another_machines_worker_waits_until_that_has_lost_its_lease(scene: Scene) -> None:
     scene.send()
     scene.one.start_worker()
@@ -228,9 +229,14 @@ def test_who_has_the_name_of_another_machines_worker_waits_until_that_has_lost_i
 
 
 def test_what_another_machine_has_gone_on_with_is_not_answered_here_when_all_workers_have_ended(scene: Scene) -> None:
-    """Not from what is being restored, and not from what was left: nothing in the directory tells when the worker there
-    was killed, and the server was started anew behind all of it. The group's offsets do, which have the name of who has
-    committed them."""
+    """Nothing in the directory tells when the worker there was killed, and the server was started anew behind all of
+    it. The group's offsets do, which have the name of who has committed them."""
+    goes_on_alone(scene, scene.one)
+    what_two_has_is_not_answered_at_one(scene)
+
+
+@long_only("the test above has what was left, and test_told_of_nodes.py what is being restored")
+def test_nor_is_what_is_being_restored(scene: Scene) -> None:
     goes_on_alone(scene, scene.one)
     covered = scene.bound()
     scene.two.start_worker(STATELINE_TEST_STOP_AT="restore:begun")
@@ -239,16 +245,7 @@ def test_what_another_machine_has_gone_on_with_is_not_answered_here_when_all_wor
     answers_nothing(scene.two)
     scene.two.stop_worker(signal.SIGKILL)
     answers_nothing(scene.two)
-    before = goes_on_alone(scene, scene.two)
-    wait_until(lambda: not scene.group_members(), HANGING_S)
-    old, new = scene.served_anew(scene.one), scene.served_anew(scene.two)
-    wait_until(lambda: new.get("/v1/stores/counts/range").status_code == 200, HANGING_S)
-    assert {e["key"]: e["value"] for e in new.get("/v1/stores/counts/range").json()["entries"]} == before
-    for _ in range(50):
-        told = old.get("/v1/stores/counts/range")
-        assert told.status_code == 503, told.text
-        assert told.json()["reason"] == "NOT_ACTIVE"
-        time.sleep(0.05)
+    what_two_has_is_not_answered_at_one(scene)
     with scene.restoring(scene.one):
         for _ in range(20):
             assert_restoring(scene.one.get("/v1/stores/counts/range"))
@@ -265,6 +262,20 @@ def test_what_another_machine_has_gone_on_with_is_not_answered_here_when_all_wor
             told = client.get("/v1/stores/counts/range", params=allowed)
             assert (told.status_code, told.json().get("reason")) == (503, "NOT_ACTIVE"), told.text
             assert "was not wholly restored" in told.json()["detail"]
+
+
+def what_two_has_is_not_answered_at_one(scene: Scene) -> None:
+    """The second machine takes all, and both are asked when no worker is left."""
+    before = goes_on_alone(scene, scene.two)
+    wait_until(lambda: not scene.group_members(), HANGING_S)
+    old, new = scene.served_anew(scene.one), scene.served_anew(scene.two)
+    wait_until(lambda: new.get("/v1/stores/counts/range").status_code == 200, HANGING_S)
+    assert {e["key"]: e["value"] for e in new.get("/v1/stores/counts/range").json()["entries"]} == before
+    for _ in range(50):
+        told = old.get("/v1/stores/counts/range")
+        assert told.status_code == 503, told.text
+        assert told.json()["reason"] == "NOT_ACTIVE"
+        time.sleep(0.05)
 
 
 def states(client: httpx.Client) -> set[str]:
@@ -296,6 +307,7 @@ PATIENT_MS = 10_000
 ALONE_S = 2.0  # for how long a machine that is cut off is asked
 
 
+@long_only("test_claims.py has who counts as the owner while Kafka is silent, and when it answers again")
 def test_a_machine_alone_answers_through_an_outage_of_kafka_until_a_neighbour_comes(
     broker: KafkaBroker, proxies: dict[str, CommitProxy], tmp_path: Path
 ) -> None:
@@ -351,12 +363,13 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+@long_only("test_stopped_run.py has one node that answers when its worker has ended")
 def test_one_machine_alone_answers_when_its_worker_has_ended(scene: Scene) -> None:
     sent = scene.send()
     scene.one.start_worker()
     asked = {"position_bound": scene.bound(), "wait_ms": 5_000}
     wait_until(lambda: scene.one.get("/v1/stores/counts/range", **asked).status_code == 200, HANGING_S)
-    for number in long_or_short((signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL,)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         if scene.one.worker is None:
             scene.one.start_worker()
             wait_until(lambda: scene.one.active() == {"0", "1"}, HANGING_S)
