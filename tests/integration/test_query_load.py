@@ -30,7 +30,7 @@ from support.processes.query_server import wait_until
 from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-KILLS = long_or_short(10, 6)
+KILLS = long_or_short(10, 4)
 CLIENTS = 3
 IDLE_S = long_or_short(0.0, 0.02)  # of each client, after an answer
 LEVELS = ("read_committed", "read_uncommitted")

@@ -26,6 +26,7 @@ from support.oracles.crash_watch import COMMIT_MS, PARTITIONS, Feeder, Oracle
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import create, eventually
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
@@ -148,6 +149,7 @@ def test_workers_killed_while_they_make_one_leave_nothing_and_their_stores_are_w
     scene.check(scene.make())
 
 
+@long_only("test_snapshots.py has one that fails half way, and one that has lost its end")
 def test_servers_killed_at_each_step_leave_a_whole_snapshot_or_what_the_next_one_removes(scene: Scene) -> None:
     scene.start("worker")
 

@@ -20,9 +20,9 @@ from support.kafka.kafka_broker import KafkaBroker, needed
 from support.oracles.crash_watch import WatchedRun, Watcher
 from support.processes.forked import Forked
 from support.processes.running_worker import eventually
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 
-KILLS = long_or_short(50, 8)
+KILLS = long_or_short(50, 4)
 
 
 def kill_at_random(worker: Forked, watcher: Watcher, chance: random.Random, output: Path) -> None:
@@ -57,6 +57,7 @@ def test_a_worker_killed_again_and_again_over_one_load_keeps_every_promise(
 
 
 @pytest.mark.timeout(1200)
+@long_only("the test above kills workers on a broker of 4.4")
 def test_a_worker_on_a_broker_of_kafka_4_3_commits_is_killed_and_goes_on(tmp_path: Path) -> None:
     with (
         needed(lambda: KafkaBroker(version="4.3.1")) as broker,
