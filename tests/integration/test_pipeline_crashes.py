@@ -42,7 +42,7 @@ ROUNDS = int(os.environ.get("CRASH_ROUNDS", "1"))
 SINK_STEPS = long_or_short(
     ["sink:computed", "sink:encoded", "sink:begun", "sink:rows-produced", "sink:flushed", "sink:marker-produced",
      "sink:committed"],
-    ["sink:marker-produced", "sink:committed"],
+    ["sink:marker-produced"],  # all is written, and nothing committed
 )  # fmt: skip
 OF_WHOLE_EPOCHS = long_or_short("sink:flushed", "sink:marker-produced")  # where a driver of theirs is killed
 COMMIT_STEPS = long_or_short(
@@ -265,7 +265,7 @@ def test_whoever_is_killed_and_whenever_the_stores_are_what_the_whole_input_make
     scene.watcher.stop()
     scene.check_epochs()
     kills = scene.processes.kills
-    assert kills.total() >= long_or_short(24, 9) * ROUNDS
+    assert kills.total() >= long_or_short(24, 8) * ROUNDS
     assert {f"driver {step}" for step in SINK_STEPS} | {f"worker {step}" for step in COMMIT_STEPS + STORE_STEPS} < set(
         kills
     )

@@ -2,7 +2,7 @@
 the other one goes on with its pipeline, and the result topic has what each micro-batch made, once.
 
 A node is a `stateline run` with all that it starts: stopped (SIGSTOP) until another node has taken over, and woken up;
-killed with SIGKILL; and, in the long run, drained.
+killed with SIGKILL; and drained.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from support.oracles.account_ledger import APPLICATION, AccountLedger
 from support.processes.node_secret import write_secret
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
-from support.run.length import long_only, long_or_short
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 from support.spark.spark_archive import put_class_archive
 
@@ -98,7 +98,7 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-@pytest.fixture(params=["directory", pytest.param("hdfs", marks=long_only("test_checkpoint_folders.py reads HDFS"))])
+@pytest.fixture(params=["directory", "hdfs"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """`pipeline.checkpoint.location`."""
     if request.param == "directory":
@@ -109,6 +109,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"{url}/shared"
 
 
+@long_only("test_pipeline_lease.py has which node a pipeline is given to, and test_pipeline_crashes.py killed drivers")
 def test_a_pipeline_goes_on_elsewhere_when_its_node_is_frozen_killed_or_drained_and_nothing_is_lost_or_written_twice(
     kafka_broker: SharedBroker, python_of_spark: None, tmp_path: Path, location: str
 ) -> None:
@@ -145,14 +146,13 @@ def test_a_pipeline_goes_on_elsewhere_when_its_node_is_frozen_killed_or_drained_
         wait_until(lambda: ledger.is_counted, HANGING_S)
         wait_until(lambda: one.status().get("node") == "one", HANGING_S)
 
-        if long_or_short(True, False):  # one more start of Spark
-            two.start()
-            wait_until(lambda: two.status().get("node") == "one", HANGING_S)
-            one.drain()
-            ledger.add()
-            wait_until(lambda: ledger.is_counted, HANGING_S)
-            wait_until(lambda: one.status().get("node") == "two", HANGING_S)
-            assert one.said("takes no part until its driver restarts")
+        two.start()
+        wait_until(lambda: two.status().get("node") == "one", HANGING_S)
+        one.drain()
+        ledger.add()
+        wait_until(lambda: ledger.is_counted, HANGING_S)
+        wait_until(lambda: one.status().get("node") == "two", HANGING_S)
+        assert one.said("takes no part until its driver restarts")
         assert Counter(ledger.written()) == ledger.wanted()
         assert not two.said("Another driver")
         if "://" not in location:

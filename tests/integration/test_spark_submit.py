@@ -26,7 +26,10 @@ from support.spark import spark_cluster
 
 _IMPATIENT = ["network.timeout=15s", "network.timeoutInterval=5s", "executor.heartbeatInterval=3s"]
 
-pytestmark = spark_cluster.RUNS_HERE
+pytestmark = [
+    spark_cluster.RUNS_HERE,
+    long_only("test_pipeline_crashes.py has drivers on this machine, and `make test-cluster` has them on a cluster"),
+]
 
 
 class Submitted:
@@ -115,7 +118,6 @@ def submit_driver(cluster: Cluster, tmp_path: Path) -> Iterator[Submit]:
         driver.kill()
 
 
-@long_only("its shorter sibling shows the same but for the name")
 def test_a_submitted_pipeline_that_reads_what_is_there_ends_with_0(
     submit_driver: Submit, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -129,7 +131,6 @@ def test_a_submitted_pipeline_that_reads_what_is_there_ends_with_0(
     assert read_status(tmp_path / "flights" / "pipelines" / "hourly") is None
 
 
-@long_only("test_snapshot_frames.py reads them in one JVM")
 def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluster, tmp_path: Path) -> None:
     expected = {f"key-{number}": number for number in range(500)}
     job, found = TESTS / "support" / "spark" / "snapshot_job.py", tmp_path / "found.json"
@@ -154,7 +155,6 @@ def test_executors_read_a_snapshot_without_the_applications_code(cluster: Cluste
     assert not said["has_app"]
 
 
-@long_only("test_driver_kill.py shows it of drivers of this machine")
 def test_a_submitted_pipeline_goes_on_after_a_stop(cluster: Cluster, submit_driver: Submit, tmp_path: Path) -> None:
     log = EmbeddedLog(tmp_path / "log.db")
     d.create_topics(log)
