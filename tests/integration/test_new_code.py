@@ -29,7 +29,7 @@ from stateline.log.interface import NewTopic
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
-from support.run.length import on_one_log
+from support.run.length import long_only, on_one_log
 from support.run.patience import HANGING_S
 
 EVERY_S = 0.01  # a question
@@ -155,7 +155,7 @@ class Traffic:
         return Counter(answer.result() for answer in self._answers)
 
 
-@on_one_log("kafka", "a group is all that differs")
+@on_one_log("embedded", "a group is all that differs")
 def test_code_changes_under_traffic_and_nobody_is_refused_or_told_anything_wrong(
     started: Callable[..., Run], bootstrap: str
 ) -> None:
@@ -175,6 +175,7 @@ def test_code_changes_under_traffic_and_nobody_is_refused_or_told_anything_wrong
     assert run.has(1, 1)()
 
 
+@long_only("test_source_files.py sees what is saved, and test_renewal.py goes on after a mistake")
 def test_with_reload_a_change_runs_when_it_is_saved_and_a_mistake_leaves_what_runs(
     started: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_with_reload_a_change_runs_when_it_is_saved_and_a_mistake_leaves_what_ru
     wait_until(run.has(3 * KEYS, 3 * KEYS * 10))
 
 
+@long_only("test_renewal.py has what is asked for while something else is done")
 def test_a_sighup_that_comes_while_the_code_is_loaded_is_heeded_when_it_runs(
     started: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_sighup_that_comes_while_the_code_is_loaded_is_heeded_when_it_runs(
     assert run.process.poll() is None
 
 
+@long_only("test_stand_in.py kills servers, and asks until the next one answers")
 def test_clients_are_told_to_ask_again_while_a_killed_server_starts_again(
     started: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.processes.running_worker import create, produce
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 CODE = """
@@ -78,4 +79,5 @@ def test_a_run_answers_the_last_state_when_its_topic_has_grown_and_after_a_resta
         create(log, {topic: 1})
         produce(log, topic, [(b"a", serdes.int64.serialize(1), 1)])
         run(lambda: answered("/v1/stores/kept/keys/a").status_code == 200, grow, "first")
-        run(lambda: True, lambda: None, "second")
+        if long_or_short(True, False):  # test_partitions_added.py has what a worker finds at its start
+            run(lambda: True, lambda: None, "second")
