@@ -36,7 +36,6 @@ from support.kafka.java_streams import (
 )
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
-from support.run.length import long_or_short
 
 PARTITIONS = 2
 KEPT = ("table", "count", "plain", "tumbling", "plainwindow", "session", "versioned", "duplicates")
@@ -50,7 +49,7 @@ PHANTOM = "phantom"
 MORE_RETENTION_MS = 100 * 365 * 24 * 3_600_000
 _JAVA = {"commit.interval.ms": 100, "windowstore.changelog.additional.retention.ms": MORE_RETENTION_MS}
 # What each of Java's lives works under that SIGKILL ends.
-_KILLED = long_or_short(("at_least_once", "exactly_once_v2"), ("exactly_once_v2",))
+_KILLED = ("at_least_once", "exactly_once_v2")
 _FED = 1_200 // (1 + len(_KILLED))  # records of each topic, before and in each of these lives
 _COUNTS: dict[str, Any] = {"key": serdes.string, "value": serdes.int64}
 _TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
@@ -114,7 +113,7 @@ def end_of(records: Iterable[Record]) -> Position:
 @contextmanager
 def scene(servers: str, javas: str, directory: Path) -> Iterator[Scene]:
     """Java, with stores of this kind, has worked off the input in several lives. All but the last were ended by
-    SIGKILL: with exactly_once_v2, and with `--long` with at_least_once before."""
+    SIGKILL: with at_least_once, and then with exactly_once_v2."""
     run = f"java-state-{javas.replace(' ', '-')}"
     declared = declarations(headers=javas == WITH_HEADERS)
     inputs = {topic: f"{run}-{topic}" for topic in INPUTS}
