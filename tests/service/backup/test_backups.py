@@ -1,111 +1,33 @@
-"""Backups of real workers, in a directory and in an object store that speaks S3's API."""
+"""Backups of real workers, in a directory, in an object store that speaks S3's API, and in HDFS."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from service.backup.changes_node import PARTITIONS, RUN, Node, rows_of
 from stateline.backup.cut import find_cut
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import verify
-from stateline.log.embedded import EmbeddedLog
-from support import TESTS
+from stateline.backup.retention import sweep
+from stateline.backup.webhdfs import WebHdfs
 from support.apps import changes_app
-from support.processes import forked
-from support.processes.forked import Forked
 from support.processes.query_server import wait_until
-from support.processes.running_worker import produce
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
+from support.written_backups import write_backup
 
-PARTITIONS = 3
-RUN, APPLICATION = "backups", "changes-backups"
+APPLICATION = "changes-backups"
 ON_DISK = 8  # stores of `changes_app`
 STEPS = ("backup:linked", "backup:file-written", "backup:file-written#4", "backup:files-written")
-
-
-OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
-EVERYWHERE = pytest.mark.parametrize("url", ["directory", "s3", "hdfs"], indirect=True)
-
-
-class Node:
-    """A worker over an embedded log, and the commands of its owner."""
-
-    def __init__(self, root: Path, url: str) -> None:
-        self.state, self.url = root / "state", url
-        self.settings = [f"state.dir={self.state}", f"backup.location={url}", "commit.interval.ms=50"]
-        self.worker: Forked | None = None
-        self.expected: dict[str, Any] = {}
-        self.counts: Counter[str] = Counter()
-        assert self.stateline("topics", "--create", "--partitions", str(PARTITIONS)).returncode == 0
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "CHANGES_RUN": RUN, "PYTHONPATH": str(TESTS)}
-
-    def stateline(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the application."""
-        count = 2 if words[0] == "backup" else 1
-        line = [*words[:count], "support.apps.changes_app:app", *words[count:], *self._given()]
-        return forked.run(line, env=self.environment)
-
-    def backup(self, *words: str, code: int = 0) -> Any:
-        """Run `stateline backup`; what it prints as JSON, or its error."""
-        done = self.stateline("backup", *words, "--json")
-        assert done.returncode == code, done.stderr
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
-    def killed_backup(self, step: str) -> None:
-        """Run `stateline backup now` until it comes to this step, where it kills itself."""
-        line = [sys.executable, "-m", "stateline", "backup", "now", "support.apps.changes_app:app", *self._given()]
-        environment = {**self.environment, "STATELINE_CRASH_AT": step}
-        assert subprocess.run(line, env=environment, capture_output=True, check=False).returncode == -signal.SIGKILL
-
-    def start(self) -> None:
-        line = ["worker", "support.apps.changes_app:app", *self._given()]
-        self.worker = Forked(line, cwd=TESTS, env=self.environment, output=os.open(os.devnull, os.O_WRONLY))
-
-    def killed_worker(self, step: str) -> None:
-        """Run a worker until it comes to this step, where it kills itself."""
-        line = [sys.executable, "-m", "stateline", "worker", "support.apps.changes_app:app", *self._given()]
-        environment = {**self.environment, "STATELINE_CRASH_AT": step}
-        done = subprocess.run(line, env=environment, capture_output=True, check=False, timeout=HANGING_S)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-
-    def kill(self) -> None:
-        if self.worker is not None:
-            self.worker.kill()
-            self.worker.wait(HANGING_S)
-
-    def send(self, values: dict[str, Any]) -> None:
-        """Write these records, which the worker is to process."""
-        rows = [(key.encode(), json.dumps(value).encode(), 1_000_000) for key, value in values.items()]
-        with closing(EmbeddedLog(self.state / "log.db")) as log:
-            produce(log, f"in-{RUN}", [(*row, []) for row in rows])
-        self.expected |= values
-        self.counts.update(values.keys())
-
-    def until_processed(self) -> None:
-        """Wait until the stores have what was sent: each record once."""
-        with served_here(self.state, *self.settings[2:], app=changes_app.build(RUN), until_ready=False) as here:
-            wait_until(lambda: _rows(here.client, "newest") == self.expected)
-            wait_until(lambda: _rows(here.client, "counts") == dict(self.counts))
-
-    def _given(self) -> list[str]:
-        return [f"--set={setting}" for setting in self.settings]
+ON_S3 = pytest.param("s3", marks=long_only("test_pod_without_volumes.py writes and reads backups of S3"))
+ON_HDFS = pytest.param("hdfs", marks=long_only("a node that lost its stores writes and reads backups of HDFS"))
 
 
 @pytest.fixture
@@ -118,7 +40,9 @@ def node(tmp_path: Path, url: str) -> Iterator[Node]:
     made.kill()
 
 
-@EVERYWHERE
+@pytest.mark.parametrize(
+    "url", [pytest.param("directory", marks=long_only("the same on HDFS")), ON_S3, "hdfs"], indirect=True
+)
 def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None:
     made = node.backup("now")[0]
     assert (made["stores"], made["partitions"]) == (ON_DISK, ON_DISK * PARTITIONS)
@@ -138,7 +62,14 @@ def test_a_node_that_lost_its_stores_goes_on_from_its_backup(node: Node) -> None
     node.until_processed()
 
 
-@pytest.mark.parametrize("step", ["", "copy:file-arrived#5", "copy:whole"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("", marks=long_only("one that was killed begins so, too")),
+        "copy:file-arrived#5",
+        "copy:whole",
+    ],
+)
 def test_a_worker_without_stores_begins_with_those_of_a_backup(node: Node, step: str) -> None:
     node.backup("now")
     node.send({f"k{n}": -n for n in range(400, 600)})
@@ -150,11 +81,12 @@ def test_a_worker_without_stores_begins_with_those_of_a_backup(node: Node, step:
     node.start()
     node.until_processed()
     with served_here(node.state, *node.settings[2:], app=changes_app.build(RUN), until_ready=False) as here:
-        unlogged = _rows(here.client, "quiet")
+        unlogged = rows_of(here.client, "quiet")
     assert unlogged is not None
     assert {f"k{n}" for n in range(400)} <= unlogged.keys(), "no changelog has these"
 
 
+@long_only("test_taken_stores.py has a worker that loses the files of its backup")
 def test_a_worker_without_a_usable_backup_reads_its_changelogs(node: Node) -> None:
     node.backup("now")
     location = BackupLocation(node.url, APPLICATION)
@@ -165,6 +97,7 @@ def test_a_worker_without_a_usable_backup_reads_its_changelogs(node: Node) -> No
     node.until_processed()
 
 
+@long_only("test_retention.py has what a writer finds there, and a full backup follows one without files")
 def test_only_what_the_location_lacks_is_written(node: Node) -> None:
     whole = node.backup("now")[0]
     again = node.backup("now")[0]
@@ -177,7 +110,7 @@ def test_only_what_the_location_lacks_is_written(node: Node) -> None:
     assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("url", ["directory", ON_S3, ON_HDFS], indirect=True)
 def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_whole(node: Node) -> None:
     first = node.backup("now")[0]["backup"]
     for number, step in enumerate(STEPS):
@@ -212,7 +145,16 @@ def test_a_backup_tells_all_declared_stores_also_those_that_have_nothing_yet(tmp
         node.kill()
 
 
-@pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "flipped",
+        *(
+            pytest.param(harm, marks=long_only("test_taken_stores.py takes backups before"))
+            for harm in ("truncated", "gone")
+        ),
+    ],
+)
 def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm: str) -> None:
     first = node.backup("now")[0]["backup"]
     node.send({f"k{n}": -n for n in range(500)})
@@ -240,7 +182,7 @@ def test_a_damaged_file_is_told_and_the_backup_before_is_taken(node: Node, harm:
     node.until_processed()
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("url", ["directory", ON_S3, ON_HDFS], indirect=True)
 def test_a_full_backup_writes_all_files_again(node: Node) -> None:
     node.backup("now")
     assert node.backup("now")[0]["written files"] == 0
@@ -248,6 +190,7 @@ def test_a_full_backup_writes_all_files_again(node: Node) -> None:
     assert [row["outcome"] for row in node.backup("verify")] == ["whole"]
 
 
+@long_only("test_taken_stores.py restores nothing of a topic that was created again")
 def test_stores_of_topics_that_were_created_again_are_not_restored(node: Node) -> None:
     node.backup("now")
     node.kill()
@@ -258,7 +201,7 @@ def test_stores_of_topics_that_were_created_again_are_not_restored(node: Node) -
     assert {"offsets mean other records" in row["why"] for row in rows} == {True}
 
 
-@OVER_S3
+@pytest.mark.parametrize("url", ["directory", ON_S3], indirect=True)
 def test_a_server_backs_up_at_each_interval_and_tells_its_figures(node: Node) -> None:
     given = (f"backup.location={node.url}", "backup.interval.ms=1000")
     with served_here(node.state, *given, app=changes_app.build(RUN), until_ready=False) as here:
@@ -321,12 +264,23 @@ def test_mistakes_are_told_with_what_to_do(tmp_path: Path) -> None:
     assert "There is no backup.location" in node.backup("list", code=2)
 
 
-def _rows(client: httpx.Client, store: str) -> dict[str, Any] | None:
-    terms: dict[str, str | int] = {"isolation_level": "read_committed", "limit": 10_000}
-    answer = client.get(f"/v1/stores/{store}/range", params=terms)
-    if answer.status_code != httpx.codes.OK:
-        return None
-    return {entry["key"]: entry["value"] for entry in answer.json()["entries"]}
+@pytest.mark.parametrize("url", ["hdfs"], indirect=True)
+def test_a_sweep_deletes_half_files_of_hdfs(tmp_path: Path, url: str) -> None:
+    write_backup(tmp_path / "node", url, "kept", {0: [(b"k", b"v")]})
+    location, hdfs = BackupLocation(url, "app"), WebHdfs(url)
+    half = [f"app/files/{'0' * 64}.part-0123abcd", "app/backups/000000002/a.json.part-0123abcd"]
+
+    def paths() -> set[str]:
+        return {each["path"] for page in hdfs.list("app") for each in page}
+
+    whole = paths()
+    assert len(whole) > 1, "a manifest and files"
+    for name in half:
+        hdfs.put(name, b"half")
+    sweep(location, 1_000, 1)
+    assert paths() == whole | {*half}, "somebody may just write them"
+    assert sweep(location, 1_000, 1, left_alone_s=-60).files == 1
+    assert paths() == whole
 
 
 def _node(location: BackupLocation) -> str:

@@ -13,6 +13,7 @@ import pytest
 from stateline.backup.location import BackupLocation
 from stateline.backup.retention import sweep
 from stateline_store.snapshots.backup import piece_sizes
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 from support.written_backups import write_backup
 
@@ -26,6 +27,7 @@ STEPS = (
     "sweep:files-deleted",
     "sweep:files-deleted#3",
 )
+ON_S3 = long_or_short(STEPS, (f"sweep:manifest-deleted#{BACKUPS - 1}", "sweep:files-deleted"))
 # All but the newest are old enough, by a clock that tells whole seconds. Two files are deleted at a time.
 SWEEP = """
 import sys
@@ -54,8 +56,11 @@ def is_whole(location: BackupLocation) -> None:
                 list(location.checked_piece(digest, size, path))
 
 
-@pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("url", "step"),
+    [*(("directory", step) for step in STEPS), *(("s3", step) for step in ON_S3)],
+    indirect=["url"],
+)
 def test_a_sweep_that_is_killed_leaves_backups_whole_and_the_next_one_completes_it(
     location: BackupLocation, url: str, step: str
 ) -> None:

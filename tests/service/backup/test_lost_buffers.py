@@ -22,6 +22,7 @@ from stateline.log import Log
 from stateline.processing.changelog import own_headers
 from stateline_store import NotPresentError, RetryLaterError
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.length import on_one_log
 
 WAIT_MS, PARTITIONS = 5_000, 2
 BUFFERS = ("waiting-store", "held-Buffer", "pairs-outer-shared-join-store")
@@ -55,7 +56,7 @@ class Scene:
 
     def __init__(self, log: Log, bootstrap: str, guarantee: str, path: Path) -> None:
         self.log, self.path, self._readers, self._clock_ms = log, path, 0, 1_000_000
-        self.given = {"bootstrap.servers": bootstrap, "processing.guarantee": guarantee, "session.timeout.ms": "6000"}
+        self.given = {"bootstrap.servers": bootstrap, "processing.guarantee": guarantee, "session.timeout.ms": "3000"}
         self.of = f"in-{uuid4().hex[:8]}"
         self.inputs = [f"{self.of}-{name}" for name in ("prices", "rates", "trades", "orders")]
         self.lost, self.whole = (held_back(f"{self.of}-{name}", self.of) for name in ("lost", "whole"))
@@ -118,13 +119,11 @@ class Scene:
         return {(record.key, record.value, record.timestamp_ms) for record in found}
 
 
-@pytest.fixture(params=["at_least_once", "exactly_once_v2"])
-def scene(
-    request: pytest.FixtureRequest, log: Log, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Scene:
+@pytest.fixture
+def scene(log: Log, bootstrap: str, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     # A table gives one change of a key in each slice, so the results depend on the slices.
     monkeypatch.setattr("stateline.worker.loop.pace.SlicePace.cut", _one_by_one)
-    return Scene(log, bootstrap, str(request.param), tmp_path)
+    return Scene(log, bootstrap, guarantee, tmp_path)
 
 
 def _one_by_one(_: object, records: list[Any], at: int) -> tuple[list[Any], int]:
@@ -145,6 +144,8 @@ def _changelogs(app: App) -> Iterable[str]:
     return [name for name in stores if name is not None]
 
 
+@on_one_log("embedded", "test_lost_changelogs.py restores changelogs of Kafka")
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_what_is_held_back_comes_again_with_its_times_and_headers(scene: Scene) -> None:
     scene.write(40)
     scene.works(scene.lost, _backs_up)

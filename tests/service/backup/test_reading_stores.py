@@ -33,8 +33,11 @@ from stateline_store import (
 from stateline_store.snapshots.backup import Backup, task_of
 from stateline_store.snapshots.store_copies import StoreCopy
 from support.apps.matrix_app import PARTITIONS
+from support.run.length import long_only
 
-OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+OVER_S3 = pytest.mark.parametrize(
+    "url", ["directory", pytest.param("s3", marks=long_only("test_pod_without_volumes.py reads S3"))], indirect=True
+)
 _ROWS = 'select columns(*)::varchar from "{}" order by all'
 _TYPES = 'select column_name, column_type from (describe "{}")'
 

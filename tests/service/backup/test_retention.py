@@ -24,7 +24,6 @@ from stateline import InputRecord, StoreView, serdes, stores
 from stateline.backup.location import BackupLocation
 from stateline.backup.reading import backups, refuse_forgotten
 from stateline.backup.retention import Retention, sweep
-from stateline.backup.webhdfs import WebHdfs
 from stateline.backup.writing import BackupWriter, digest_of
 from stateline.dsl.app import App
 from stateline.model.internal_topics import ConfiguredTopics
@@ -130,18 +129,6 @@ def test_a_sweep_deletes_the_rests_of_killed_processes(tmp_path: Path) -> None:
         os.utime(path, (now_s - 400_000, now_s - 400_000))
     sweep(location, RETENTION_MS, 1)
     assert sorted(path.name for path in (*app.glob("backups/*"), *app.glob("leases/*"))) == ["000000001", "sweep"]
-
-
-@pytest.mark.parametrize("url", ["hdfs"], indirect=True)
-def test_a_sweep_deletes_half_files_of_hdfs(url: str) -> None:
-    location, hdfs = BackupLocation(url, "app"), WebHdfs(url)
-    location.write(backup(1, "a", [0]))
-    for name in (f"files/{'0' * 64}.part-0123abcd", "backups/000000002/a.json.part-0123abcd"):
-        hdfs.put(f"app/{name}", b"half")
-    sweep(location, RETENTION_MS, 1)
-    assert len([each for page in hdfs.list("app") for each in page]) == 3, "somebody may just write them"
-    assert sweep(location, RETENTION_MS, 1, left_alone_s=-60).files == 1
-    assert [each["path"] for page in hdfs.list("app") for each in page] == ["app/backups/000000001/a.json"]
 
 
 def test_a_leased_backup_keeps_its_files(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from stateline_store import NotPresentError, RetryLaterError, TopologyError
 from stateline_store.snapshots.backup import backup_id
 from support.http.faulty_proxy import Answered, FaultyProxy
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import long_only
 
 ID, TOPIC = "app", "in"
 BEFORE, AFTER = ("kept", "quiet", "gone"), ("added", "kept", "quiet")
@@ -259,7 +260,9 @@ def test_a_worker_tells_that_rows_without_a_changelog_are_lost(scene: Scene, cap
     assert _warnings(caplog, "begins without the rows of quiet")
 
 
-@pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+@pytest.mark.parametrize(
+    "url", ["directory", pytest.param("s3", marks=long_only("test_pod_without_volumes.py reads S3"))], indirect=True
+)
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "gone"])
 def test_a_worker_takes_an_older_backup_if_a_file_of_the_newest_is_damaged(
     scene: Scene, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
