@@ -319,7 +319,7 @@ def test_a_worker_that_has_read_nothing_for_a_while_waits_for_queries_and_answer
     place.send(entries("a", 10))
     with running(app, config, place.log), closing(Subscriber(query_socket(config))) as subscriber:
         eventually(lambda: found.offset("counts", "in", 0) == 9, "the first commit")
-        rest_s = 5.0
+        rest_s = 2.0
         monkeypatch.setattr(worker_module, "_QUIET_SHARE", math.inf)
         monkeypatch.setattr(worker_module, "_QUIET_S", rest_s)
         began_s = time.monotonic()

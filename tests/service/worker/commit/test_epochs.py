@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stateline.config.settings import Config
 from stateline.deployment.pipelines.epoch_marker import LOADING
 from stateline.dsl.app import App
 from stateline.log import Log
-from stateline.log.interface import Record
 from stateline.model.pipeline import epochs_topic
-from stateline.worker.commit.epochs import Epoch, EpochGate, Epochs, epoch_of
-from stateline_store import DamagedDataError, StateDirectory, TopicPartition
+from stateline_store import StateDirectory, TopicPartition
 from support.log.log_bench import until
 from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
 from support.processes.running_worker import Stores, configured, eventually, running
+from support.run.length import long_only, on_one_log
 
-OUT, EPOCHS = "app-out", TopicPartition(epochs_topic("app", "sums"), 0)
+on_the_embedded_log = on_one_log("embedded", "two other tests of this file read epochs on Kafka")
 
 
 @pytest.fixture
@@ -64,6 +59,7 @@ class Watcher:
             return reader.offsets.get(self.epochs), {key: value[8:] for key, value in rows}
 
 
+@on_the_embedded_log
 def test_a_partition_without_rows_of_an_epoch_gets_its_number_too(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -82,6 +78,7 @@ def test_a_partition_without_rows_of_an_epoch_gets_its_number_too(
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_rows_whose_marker_has_not_come_are_not_committed(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -101,7 +98,7 @@ def test_rows_whose_marker_has_not_come_are_not_committed(
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("counts", [pytest.param(False, marks=long_only("a store more is committed alike")), True])
 def test_whatever_is_read_of_a_partition_is_of_whole_epochs(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path, guarantee: str, counts: bool
 ) -> None:
@@ -142,6 +139,7 @@ def test_a_worker_that_comes_back_goes_on_with_whole_epochs(
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_a_store_that_was_away_gets_the_epochs_that_it_missed_and_is_in_step_again(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -161,6 +159,7 @@ def test_a_store_that_was_away_gets_the_epochs_that_it_missed_and_is_in_step_aga
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_a_store_that_lost_its_disk_is_loading_until_it_is_in_step(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -180,6 +179,7 @@ def test_a_store_that_lost_its_disk_is_loading_until_it_is_in_step(
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_an_epoch_that_is_larger_than_the_memory_for_it_is_committed_in_parts_that_nobody_reads(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -194,9 +194,7 @@ def test_an_epoch_that_is_larger_than_the_memory_for_it_is_committed_in_parts_th
     watcher.stores.close()
 
 
-# ---- the rules, without a log
-
-
+@on_the_embedded_log
 def test_rows_from_before_whole_epochs_were_asked_for_are_of_none(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:
@@ -217,6 +215,7 @@ def test_rows_from_before_whole_epochs_were_asked_for_are_of_none(
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_a_worker_goes_on_when_a_pipeline_starts_over(log: Log, name: str, pipeline: Pipeline, tmp_path: Path) -> None:
     app = whole_app(name)
     config = configured(app, tmp_path / "state")
@@ -235,60 +234,3 @@ def test_a_worker_goes_on_when_a_pipeline_starts_over(log: Log, name: str, pipel
         eventually(lambda: watcher.rows() == {b"p%d-0" % number: b"2" for number in range(3)}, "the third epoch anew")
         anew.producer.close()
     watcher.stores.close()
-
-
-WRITTEN: dict[str, Any] = {"queryId": "q", "batchId": 3, "endOffsets": [], "rows": 1, "resultTopicIds": {}}
-
-
-def marker(value: Any, offset: int = 4) -> Record:
-    return Record(
-        EPOCHS.topic, 0, offset, 1, b"sums", value if isinstance(value, bytes) else json.dumps(value).encode()
-    )
-
-
-def test_a_marker_says_where_its_epoch_ends() -> None:
-    found = epoch_of(marker(WRITTEN | {"resultEnds": {"out": {"0": 7, "2": 0}}}))
-    assert found == Epoch(5, {TopicPartition("out", 0): 7, TopicPartition("out", 2): 0})
-    assert [found.bound(TopicPartition("out", number)) for number in range(3)] == [8, 0, 1]
-    assert epoch_of(marker(WRITTEN)).ends is None
-
-
-@pytest.mark.parametrize(
-    "value", [b"no json", [1], {}, WRITTEN | {"resultEnds": 3}, WRITTEN | {"resultEnds": {"out": {"x": 1}}}]
-)
-def test_what_is_no_marker_is_damage(value: Any) -> None:
-    with pytest.raises(DamagedDataError, match="not a pipeline's marker"):
-        epoch_of(marker(value))
-
-
-@given(st.data())
-def test_the_target_never_moves_while_some_are_on_their_way_to_it(data: st.DataObject) -> None:
-    places = [TopicPartition("out", number) for number in range(3)]
-    ends = dict.fromkeys(places, 0)
-    epochs, at = Epochs(), dict.fromkeys(places, 0)
-    for number in range(1, 20):
-        for place in places:
-            ends[place] += data.draw(st.integers(0, 3))
-        epochs.newest = Epoch(number, {place: end - 1 for place, end in ends.items() if end})
-        before, reached = epochs.target, epochs.is_reached(at)
-        epochs.move_on(at)
-        assert epochs.target == (epochs.newest if reached else before)
-        for place in places:
-            room = epochs.target.bound(place) - at[place]
-            at[place] += data.draw(st.integers(0, room))
-        assert epochs.is_reached(at) == all(at[place] == epochs.target.bound(place) for place in places)
-
-
-def test_a_record_behind_a_compacted_end_shows_that_the_end_was_reached(log: Log) -> None:
-    gate = EpochGate(log, whole_app().topology())
-    place = TopicPartition(OUT, 0)
-    gate._of_topic[OUT].epochs.target = Epoch(1, {place: 100})
-    records = [Record(OUT, 0, offset, 1, b"k", b"1") for offset in (95, 105)]
-    cut = gate.cut({place: records})
-    assert (cut.records, cut.pause, cut.resume) == ({place: records[:1]}, [place], [])
-    gate._has_looked = True
-    assert not gate.is_reached({place: 90})  # what was let through is still being processed
-    assert gate.is_reached({place: 96})
-    gate._of_topic[OUT].epochs.target = Epoch(2, {place: 105})
-    cut = gate.cut({})
-    assert (cut.records, cut.pause, cut.resume) == ({place: records[1:]}, [], [place])

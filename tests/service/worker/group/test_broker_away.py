@@ -198,7 +198,9 @@ def test_every_record_counts_when_the_broker_is_back(
     assert all(servers in str(error) for error in ended)
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize(
+    "guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=long_only("exactly once asks for more"))]
+)
 def test_who_gives_partitions_back_waits_for_the_log_once_and_not_with_every_call(
     own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str
 ) -> None:

@@ -39,7 +39,7 @@ class Scene:
     def config(self, node: str, *, more: bool) -> Config:
         return configured(
             counting(name=self.name, topic=self.topic, also=more), self._root / node,
-            bootstrap__servers=self._servers, group__instance__id=node, session__timeout__ms=6_000,
+            bootstrap__servers=self._servers, group__instance__id=node, session__timeout__ms=3_000,
             processing__guarantee="exactly_once_v2",
         )  # fmt: skip
 

@@ -39,7 +39,7 @@ class Nodes:
         pinned = {"topology__pattern__topics": ",".join(topics)} if topics else {}
         return configured(
             self.app(), self._root / node, bootstrap__servers=self._servers, group__instance__id=node,
-            session__timeout__ms=6_000, processing__guarantee="exactly_once_v2", **pinned,
+            session__timeout__ms=3_000, processing__guarantee="exactly_once_v2", **pinned,
         )  # fmt: skip
 
     def started(self, node: str, stack: ExitStack, *topics: str) -> Worker:

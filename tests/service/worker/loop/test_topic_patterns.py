@@ -15,6 +15,7 @@ from stateline.cli.main import main
 from stateline.log import Log
 from stateline.worker.tasks import topic_watch
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import on_one_log
 
 PARTITIONS = 2
 CODE = """
@@ -35,6 +36,7 @@ def counting(name: str) -> App:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@on_one_log("embedded", "test_pattern_nodes.py has a topic that comes later on Kafka")
 def test_a_topic_that_comes_later_is_told_of_once_and_read_from_its_beginning_after_a_restart(
     bootstrap: str,
     guarantee: str,

@@ -45,6 +45,7 @@ from stateline_store import (
     TopologyError,
 )
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.length import long_only, on_one_log
 from support.run.patience import HANGING_S
 
 PARTITIONS = 2
@@ -147,6 +148,7 @@ def test_a_stopped_worker_has_committed_everything_and_its_successor_goes_on_wit
     scene.stores.close()
 
 
+@on_one_log("embedded", "test_kinds.py loses a disk on Kafka")
 def test_a_lost_disk_is_rebuilt_from_the_changelog_with_its_position(log: Log, guarantee: str, tmp_path: Path) -> None:
     scene = Scene(log, tmp_path, guarantee)
     records = numbers(400)
@@ -168,7 +170,13 @@ def test_a_lost_disk_is_rebuilt_from_the_changelog_with_its_position(log: Log, g
     rebuilt.close()
 
 
-@pytest.mark.parametrize("error", [PoisonedError("disk"), LogUnavailableError("broker")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        PoisonedError("disk"),
+        pytest.param(LogUnavailableError("broker"), marks=long_only("a store that fails ends in the same restore")),
+    ],
+)
 def test_a_local_commit_that_fails_after_the_log_was_committed_is_made_good_from_the_changelog(
     log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -240,6 +248,7 @@ def test_uncommitted_queries_are_answered_between_the_commits_of_two_tasks(
     log.close()
 
 
+@on_one_log("embedded", "bytes are counted before anything is written to a log")
 def test_the_byte_limit_forces_commits_long_before_the_interval(
     log: Log, guarantee: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +297,7 @@ class TestRecordsThatFail:
 
         return app
 
+    @on_one_log("embedded", "test_negative_timestamps.py sets records aside on Kafka")
     @pytest.mark.parametrize("bad", [b'{"half":', b'"boom"'], ids=["unreadable", "raising"])
     def test_each_policy_does_what_it_says(
         self, log: Log, guarantee: str, tmp_path: Path, policy: str, bad: bytes

@@ -53,7 +53,7 @@ def test_each_table_is_that_of_its_parents_after_each_commit(
 def test_many_changes_of_few_keys_leave_the_same_tables_in_slices_of_any_size(most: int) -> None:
     chance, sent, number = random.Random(most), list[Given](), 0
     with TestDriver(chained_tables_app.build(), partitions=3, autocommit=False) as driver:
-        while number < 900:
+        while number < long_or_short(900, 300):
             topic, records = chance.choice([*VALUES, "orders"]), list[Record]()
             keys, values = VALUES[topic]
             for _ in range(chance.randint(1, most)):

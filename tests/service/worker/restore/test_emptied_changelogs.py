@@ -27,11 +27,13 @@ from stateline_store.rows.windowed_keys import session_key, window_key
 from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import configured, create, produce
+from support.run.length import long_only
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 MINUTE_MS = 60_000
 BASE_MS = time.time_ns() // 1_000_000 // MINUTE_MS * MINUTE_MS - 30 * MINUTE_MS  # a broker deletes old windows itself
 LOGGED = ("windows", "sessions", "counts")
+ON_KAFKA = long_only("stores without a table of windows are emptied on Kafka")
 Rows = dict[str, list[tuple[bytes, bytes]]]
 
 
@@ -124,6 +126,15 @@ def said(caplog: pytest.LogCaptureFixture, level: str = "WARNING") -> list[str]:
     return [each.getMessage() for each in own if each.levelname == level]
 
 
+@pytest.mark.parametrize(
+    ("scene", "guarantee"),
+    [
+        *(("embedded", guarantee) for guarantee in GUARANTEES),
+        pytest.param("kafka", "at_least_once", marks=long_only("on Kafka, transactions end in markers as well")),
+        ("kafka", "exactly_once_v2"),
+    ],
+    indirect=True,
+)
 def test_stores_that_have_everything_keep_their_rows_when_their_changelogs_are_emptied(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,6 +199,7 @@ def test_a_punctuated_store_from_which_one_offset_is_missing_keeps_its_rows(
     assert "rebuilt" not in caplog.text
 
 
+@pytest.mark.parametrize("scene", ["embedded", pytest.param("kafka", marks=ON_KAFKA)], indirect=True)
 @pytest.mark.parametrize("guarantee", ["at_least_once"], indirect=True)
 def test_a_table_of_windows_written_in_transactions_keeps_its_rows_when_its_topic_is_emptied(
     scene: Scene, caplog: pytest.LogCaptureFixture

@@ -26,6 +26,7 @@ from stateline_store.files.directory import global_task, store_path
 from stateline_store.inspection.inspection import inspect_directory
 from support.apps import global_app
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
+from support.run.length import on_one_log
 
 COUNTS = {"codes": 3, "rows": 1, "out": 1}
 PLACE = global_task("worker-0")
@@ -96,6 +97,7 @@ def test_a_worker_that_starts_again_reads_only_what_is_new(tmp_path: Path, guara
     assert rows(scene.config) == wanted | {b"c500": (b"two-500", 2)}
 
 
+@on_one_log("embedded", "test_recreated_global_topics.py reads Kafka's topics onto the disk")
 def test_so_it_is_on_either_log(bootstrap: str, tmp_path: Path, reads: list[int]) -> None:
     name = f"codes-{uuid4().hex[:8]}"
     app = App(name)

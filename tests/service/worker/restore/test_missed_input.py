@@ -31,7 +31,7 @@ from stateline_store import TopicPartition
 from support.apps.own_stores import OwnStore
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, produce
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 
 AGAIN = "The topic is read from offset"
 under_both = pytest.mark.parametrize("guarantee", GUARANTEES, indirect=True)
@@ -653,7 +653,11 @@ def test_a_store_that_a_topic_feeds_for_the_first_time_gets_what_comes_from_now_
 
 
 @pytest.mark.parametrize("guarantee", long_or_short(GUARANTEES, ["exactly_once_v2"]), indirect=True)
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize(
+    "beside",
+    [False, pytest.param(True, marks=long_only("it is refused on the embedded log, too"))],
+    ids=["alone", "beside"],
+)
 def test_so_it_is_on_kafka(kafka_broker: SharedBroker, guarantee: str, tmp_path: Path, beside: bool) -> None:
     """There the group's offsets are noted in their metadata."""
     name, kept = f"missed-{uuid4().hex[:8]}", ["kept"] if beside else []

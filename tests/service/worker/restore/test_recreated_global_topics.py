@@ -23,6 +23,7 @@ from stateline_store import DoesNotExistError, TimestampedKeyValueStore
 from support.apps import global_app
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, produce
+from support.run.length import long_only
 
 
 class Whole:
@@ -86,7 +87,11 @@ def kafka(kafka_broker: SharedBroker) -> Iterator[KafkaLog]:
         yield log
 
 
-@pytest.mark.parametrize("persistent", [True, False], ids=["on disk", "in memory"])
+@pytest.mark.parametrize(
+    "persistent",
+    [True, pytest.param(False, marks=long_only("tables in memory are read anew on the embedded log"))],
+    ids=["on disk", "in memory"],
+)
 def test_a_shorter_topic_is_read_from_its_start_by_the_running_worker_and_the_table_holds_nothing_else(
     kafka: KafkaLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, persistent: bool
 ) -> None:
@@ -165,6 +170,7 @@ def test_a_topic_that_stays_away_ends_the_worker_with_what_to_do(
             whole.after([({"old": 10}, whole.delete), ({"new": 5}, nothing)])
 
 
+@long_only("a topic that is gone for a moment is waited for on the embedded log")
 def test_a_topic_that_is_gone_when_its_id_is_looked_at_is_waited_for(
     kafka: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

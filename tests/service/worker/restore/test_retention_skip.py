@@ -20,6 +20,7 @@ import pytest
 from service.worker.faults import GUARANTEES
 from stateline import App, SlidingWindows, TumblingWindows, serdes
 from stateline.config.settings import Config
+from stateline.deployment.configured_log import configured_log
 from stateline.log import Log, open_log
 from stateline.log.interface import Record
 from stateline.processing.changelog import owner_headers
@@ -31,12 +32,13 @@ from stateline_store.clock import now_ms
 from support import TESTS
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import long_only, on_one_log
 from support.run.patience import HANGING_S
 
 HOUR_MS = 3_600_000
 HOUR, DAY = 60, 24 * 60  # in minutes
 WHOLE = 1 << 60
-SHORT_SESSION: dict[str, Any] = {"session__timeout__ms": 6_000, "consumer__heartbeat__interval__ms": 300}
+SHORT_SESSION: dict[str, Any] = {"session__timeout__ms": 3_000, "consumer__heartbeat__interval__ms": 300}
 
 
 class Kept(NamedTuple):
@@ -162,6 +164,7 @@ def test_a_store_of_windows_that_was_restored_from_what_it_keeps_equals_one_that
     assert 0 < read < sum(scene.read) / 4
 
 
+@on_one_log("embedded", "the test before restores half as many records on Kafka")
 def test_a_store_that_keeps_an_hour_of_a_day_reads_less_than_a_fifth_more_than_it_keeps(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,7 +179,7 @@ def test_a_store_that_keeps_an_hour_of_a_day_reads_less_than_a_fifth_more_than_i
 
 
 def restored_and_killed(application_id: str, minute_ms: str, guarantee: str, bootstrap: str, root: str) -> None:
-    """Restore a store by small commits, and die after the first."""
+    """Restore a store by small commits, and die after the first. Its session is short: who comes next waits for it."""
     store_restore._BATCH_BYTES = retention_skip._LEAST_OFFSETS = 1
     changelog_follower.SLICE_RECORDS = 50
     commit = StoreRestore.commit
@@ -190,10 +193,11 @@ def restored_and_killed(application_id: str, minute_ms: str, guarantee: str, boo
     app = counting(application_id, int(minute_ms), sliding=False)
     given = {"bootstrap__servers": bootstrap, "processing__guarantee": guarantee, **SHORT_SESSION}
     config = configured(app, Path(root) / "state", **given)
-    with closing(open_log(bootstrap, Path(root))) as log, running(app, config, log) as worker:
+    with closing(configured_log(config)) as log, running(app, config, log) as worker:
         eventually(lambda: bool(worker.tasks.running), "the task runs")
 
 
+@on_one_log("embedded", "offsets are found by their times on either log, as other tests here show on Kafka")
 def test_a_restore_that_skips_and_is_killed_continues_at_its_offset(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +215,11 @@ def test_a_restore_that_skips_and_is_killed_continues_at_its_offset(
     assert 0 < read < sum(scene.read) / 2
 
 
+@pytest.mark.parametrize(
+    "guarantee",
+    ["exactly_once_v2", pytest.param("at_least_once", marks=long_only("exactly once has markers between its records"))],
+    indirect=True,
+)
 def test_a_standby_skips_what_its_owner_no_longer_keeps(
     kafka_broker: SharedBroker,
     guarantee: str,

@@ -26,9 +26,10 @@ from stateline.worker.standbys import standby_assignment
 from stateline_store import TopicPartition
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, read_all, running
+from support.run.length import long_only
 
 PARTITIONS, RECORDS = 2, 3_000
-SESSION_MS = 6_000
+SESSION_MS = 3_000
 GRACED = "versioned"  # the topic of the table for which rows wait
 INPUT = {"events": "events", "others": "versioned", GRACED: GRACED, "left": "left", "right": "right", "trades": "table"}
 WRITTEN = (*JOINED, "limited", "graced")
@@ -68,6 +69,7 @@ class Scene:
     prefix: str = field(default_factory=lambda: f"taken-{uuid4().hex[:8]}-")
     app: App = field(init=False)
     log: Log = field(init=False)
+    _read: dict[str, list[Record]] = field(default_factory=dict)  # topics to which nothing is written any more
 
     def __post_init__(self) -> None:
         self.app = live_app.build(f"{self.prefix}app", self.prefix, STORES)
@@ -113,20 +115,22 @@ class Scene:
             return all(committed.get(place, 0) + 2 >= admin.log_end(place) for place in places)
 
     def rows(self, store: str) -> Counter[Any]:
-        found = self._read(f"{self.prefix}ours-{store}")
+        found = self._all(f"{self.prefix}ours-{store}")
         return Counter((record.key, record.value, record.timestamp_ms) for record in found)
 
     def kept(self, store: str, *, versions: bool = False) -> Rows:
         """The last value of each key in a store's changelog, or all of its versions, deletes included."""
         found: Rows = {}
-        for record in self._read(f"{self.app.application_id}-{store}-changelog"):
+        for record in self._all(f"{self.app.application_id}-{store}-changelog"):
             found.pop(name := (record.partition, record.key, record.timestamp_ms if versions else 0), None)
             if record.value is not None or versions:
                 found[name] = record.value
         return found
 
-    def _read(self, topic: str) -> list[Record]:
-        return read_all(self.log, topic, PARTITIONS)
+    def _all(self, topic: str) -> list[Record]:
+        if topic not in self._read:
+            self._read[topic] = read_all(self.log, topic, PARTITIONS)
+        return self._read[topic]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,10 @@ def alone(kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) 
         yield scene
 
 
-@pytest.fixture(scope="module", params=["standby", "lost-disk"])
+@pytest.fixture(
+    scope="module",
+    params=["standby", pytest.param("lost-disk", marks=long_only("a standby reads the same changelogs"))],
+)
 def changed(
     request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:

@@ -28,6 +28,7 @@ from stateline_store.scan import EVERY_KEY
 from support.apps.steps_app import declared, keeping
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import configured, create, eventually, produce, running
+from support.run.length import long_only
 
 ROLL_OVER = {"upgrade__from": "v1", "upgrade__mode": "roll_over"}
 IN_PLACE = {"upgrade__from": "v1", "upgrade__mode": "in_place"}
@@ -125,7 +126,11 @@ def both_hold_plain_files(group: Group) -> None:
         eventually(lambda: runs(one), "one has the task")
 
 
-@pytest.mark.parametrize("settings", [{}, IN_PLACE], ids=["offline", "in_place"])
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param({}, marks=long_only("in place, the same files are built")), IN_PLACE],
+    ids=["offline", "in_place"],
+)
 def test_a_standby_builds_timestamped_files_at_once_and_its_task_is_taken_over_with_them(
     group: Group, delivered: list[Record], caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:

@@ -52,7 +52,7 @@ from support.kafka.shared_broker import SharedBroker
 from support.kafka.topic_configs import delete_records
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
 from support.processes.small_disk import fill, free, new_small_disk
-from support.run.length import every_pair, long_only
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 PARTITIONS = 4
@@ -174,7 +174,6 @@ def until_shared(one: Worker, two: Worker) -> None:
     eventually(lambda: has(one, 2, 2)() and has(two, 2, 2)(), "each runs two tasks and follows the others")
 
 
-@every_pair
 def test_a_node_follows_what_others_have_and_takes_it_over_without_reading_it_again(
     group: Group, delivered: list[Record]
 ) -> None:
@@ -277,6 +276,7 @@ def test_a_node_that_comes_has_all_that_it_will_be_given_before_it_joins(
                 group.check(node)
 
 
+@long_only("test_standby_assignment.py has what a node that is about to join moves")
 def test_one_that_was_about_to_join_and_is_gone_is_given_no_share_of_those_that_come_later(
     group: Group, delivered: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +402,7 @@ def test_a_node_that_is_to_leave_when_it_stops_does_so_at_once(group: Group) -> 
         group.check("two")
 
 
+@long_only("where the test may mount one, the next standby is on a disk that is full")
 def test_a_standby_whose_disk_takes_nothing_is_opened_anew_later_and_costs_its_node_nothing_else(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -471,6 +472,7 @@ def lack_s(group: Group, node: str, seconds: float) -> bool:
     return [lag.ms is not None and lag.ms > seconds * 1000 for lag in group.lags(node).values()] == [True, True]
 
 
+@long_only("standbys stay as they are in the next test, in which the changelogs are away")
 def test_standbys_stay_as_they_are_while_kafka_does_not_say_how_far_the_group_has_come(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,6 +531,7 @@ def test_standbys_stay_as_they_are_when_their_consumer_fails_and_a_new_one_reads
         assert len({*failed}) == 4, "each but once"
 
 
+@long_only("it shares a worker's time, and no row depends on that")
 def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work_of_its_own(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,6 +567,7 @@ def test_a_worker_reads_for_its_standbys_all_the_time_and_half_of_it_beside_work
             group.check(node)
 
 
+@long_only("the last test here has a changelog that was cut, while its standby runs")
 def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -590,6 +594,7 @@ def test_a_standby_that_is_behind_what_its_changelog_still_has_begins_anew(
     assert "it is deleted and rebuilt from there" in caplog.text
 
 
+@long_only("test_emptied_changelogs.py has it of owners, and test_standby_stores.py what a standby lacks")
 def test_a_standby_that_has_everything_keeps_its_rows_when_its_changelog_is_emptied(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -611,6 +616,7 @@ def test_a_standby_that_has_everything_keeps_its_rows_when_its_changelog_is_empt
     assert "rebuilt from there" not in caplog.text
 
 
+@long_only("test_missed_input.py has such a store, and test_standby_stores.py what a standby lacks")
 def test_a_standby_follows_a_store_that_gets_what_it_missed_while_it_was_not_declared(group: Group) -> None:
     declared = group.app
     group.send()

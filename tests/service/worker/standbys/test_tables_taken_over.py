@@ -30,7 +30,7 @@ def test_rows_that_a_standby_takes_over_meet_the_table_of_their_time(
 
     def started(node: str, stack: ExitStack) -> Worker:
         given = {"bootstrap.servers": kafka_broker.bootstrap_servers, "group.instance.id": node}
-        config = configured(app, tmp_path / node, **given, **{"num.standby.replicas": 1, "session.timeout.ms": 6_000})
+        config = configured(app, tmp_path / node, **given, **{"num.standby.replicas": 1, "session.timeout.ms": 3_000})
         log = stack.enter_context(closing(configured_log(config)))
         return stack.enter_context(running(app, config, log, node))
 

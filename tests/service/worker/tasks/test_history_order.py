@@ -15,6 +15,7 @@ from service.worker.operators.operator_scene import Scene
 from stateline import App, TumblingWindows, serdes
 from stateline.log import Log
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import on_one_log
 
 PARTITIONS, CUSTOMERS, CITIES = 3, 300, 40
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
@@ -63,6 +64,7 @@ def declared(name: str) -> App:
     return app
 
 
+@on_one_log("embedded", "test_record_order.py joins in order of time on a broker")
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_a_replay_through_repartition_and_join_counts_what_file_order_counts(
     log: Log, tmp_path: Path, guarantee: str

@@ -61,7 +61,7 @@ SETTINGS = long_or_short(
     ],
     [
         *(Setting("embedded", "at_least_once", disk) for disk in (True, False)),
-        *(Setting("kafka", "exactly_once_v2", disk) for disk in (True, False)),
+        Setting("kafka", "exactly_once_v2", True),
     ],
 )
 
@@ -256,7 +256,9 @@ def killed(scene: Scene, kill_at: str, root: Path) -> None:
     assert ended == -signal.SIGKILL, (root / "worker.log").read_text()[-2_000:]
 
 
-@pytest.mark.parametrize("log", [pytest.param("embedded", marks=long_only("the same steps on a broker")), "kafka"])
+@pytest.mark.parametrize(
+    "log", ["embedded", pytest.param("kafka", marks=long_only("test_worker_crashes.py kills workers on a broker"))]
+)
 def test_a_worker_that_is_killed_at_any_step_under_exactly_once_counts_nothing_twice_in_any_kind(
     make: Make, log: str, tmp_path: Path
 ) -> None:

@@ -29,8 +29,10 @@ from support.apps import own_ttl_app
 from support.apps.own_ttl_app import TEXTS, alive, given
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import long_only, on_one_log
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
+KILLED_UNDER = ["exactly_once_v2", pytest.param("at_least_once", marks=long_only("test_stream_joins.py has it"))]
 SECOND = timedelta(seconds=1)
 STORES = ("kept", "newest", "shown")
 
@@ -59,7 +61,7 @@ def test_stores_have_what_is_alive_through_crashes_and_restarts(guarantee: str) 
             assert out == wanted
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", KILLED_UNDER)
 def test_what_is_alive_is_there_after_kills_at_every_kind_of_step(tmp_path: Path, guarantee: str) -> None:
     settings = {"processing.guarantee": guarantee, "group.instance.id": "the-worker"}
     scene = Scene(own_ttl_app.build(), tmp_path, partitions=1, settings=settings)
@@ -74,6 +76,7 @@ def test_what_is_alive_is_there_after_kills_at_every_kind_of_step(tmp_path: Path
     assert found == alive(rows)
 
 
+@on_one_log("embedded", "the standby here follows and restores changelogs of Kafka")
 def test_on_either_log_a_lost_disk_is_restored_to_what_is_alive(log: Log, tmp_path: Path) -> None:
     prefix = f"{uuid4().hex[:8]}-"
     app, rows = own_ttl_app.build(f"{prefix}alive", prefix), given(200)
@@ -89,7 +92,7 @@ def test_on_either_log_a_lost_disk_is_restored_to_what_is_alive(log: Log, tmp_pa
         shutil.rmtree(config.state_dir)
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", KILLED_UNDER)
 def test_what_the_clock_expires_is_gone_through_kills_and_from_the_changelog(tmp_path: Path, guarantee: str) -> None:
     settings = {"processing.guarantee": guarantee, "group.instance.id": "the-worker", "ttl.clock": "wall"}
     scene = Scene(own_ttl_app.build(), tmp_path, partitions=1, settings=settings)
@@ -137,7 +140,7 @@ def test_a_standby_takes_over_what_the_clock_has_left_of_a_store_and_of_a_table(
 
     def config(node: str) -> Config:
         given: dict[str, Any] = {"bootstrap.servers": kafka_broker.bootstrap_servers, "group.instance.id": node}
-        given |= {"num.standby.replicas": 1, "session.timeout.ms": 6_000, "ttl.clock": "wall"}
+        given |= {"num.standby.replicas": 1, "session.timeout.ms": 3_000, "ttl.clock": "wall"}
         return configured(app, tmp_path / node, **given)
 
     def started(node: str, stack: ExitStack) -> Worker:

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from service.worker.faults import GUARANTEES
 from stateline import serdes, stores
 from stateline.config.settings import Config
 from stateline.dsl.app import App
@@ -18,6 +17,7 @@ from stateline.processing.store_views import StoreView
 from stateline.worker import InputRecord
 from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import Stores, configured, create, eventually, produce, running
+from support.run.length import long_only
 
 
 class Anew:
@@ -55,7 +55,9 @@ class Anew:
         return lambda: {self.found.offset(store, self.topic, 0) for store in ("newest", "counts")} == {offset}
 
 
-@pytest.fixture(params=GUARANTEES)
+@pytest.fixture(
+    params=["exactly_once_v2", pytest.param("at_least_once", marks=long_only("exactly once keeps offsets as well"))]
+)
 def anew(request: pytest.FixtureRequest, kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Anew]:
     with closing(KafkaLog(kafka_broker.bootstrap_servers)) as log:
         made = Anew(log, tmp_path, str(request.param))
