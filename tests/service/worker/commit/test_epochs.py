@@ -22,7 +22,9 @@ from support.oracles.whole_epochs import PARTITIONS, Pipeline, whole_app
 from support.processes.running_worker import Stores, configured, eventually, running
 from support.run.length import long_only, on_one_log
 
-on_the_embedded_log = on_one_log("embedded", "two other tests of this file read epochs on Kafka")
+on_the_embedded_log = on_one_log(
+    "embedded", "test_whatever_is_read_of_a_partition_is_of_whole_epochs is on Kafka as well"
+)
 
 
 @pytest.fixture
@@ -121,6 +123,7 @@ def test_whatever_is_read_of_a_partition_is_of_whole_epochs(
     watcher.stores.close()
 
 
+@on_the_embedded_log
 def test_a_worker_that_comes_back_goes_on_with_whole_epochs(
     log: Log, name: str, pipeline: Pipeline, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from stateline_store import (
     TopicPartition,
 )
 from support.processes.running_worker import configured, create, eventually, produce, read_all, running
+from support.run.length import on_one_log
 
 GUARANTEES = ["at_least_once", "exactly_once_v2"]
 LOG_MS = 1_700_000_000_000  # the log's own timestamps, which nothing may show
@@ -101,6 +102,7 @@ def test_a_partitions_time_goes_on_after_restarts_also_without_the_local_state(
         assert [r.timestamp_ms for r in scene.written("in-out") if r.key == key.encode()] == times
 
 
+@on_one_log("embedded", "test_missed_input.py reads what is noted beside offsets on Kafka")
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_partitions_time_is_kept_by_either_log(log: Log, guarantee: str, tmp_path: Path) -> None:
     name, topic = f"app-{uuid4().hex[:8]}", f"in-{uuid4().hex[:8]}"

@@ -357,6 +357,7 @@ def test_a_second_worker_of_the_same_name_is_refused_and_the_first_goes_on(tmp_p
     log.close()
 
 
+@on_one_log("embedded", "test_rebalances.py has workers that share tasks and take over on Kafka")
 def test_two_workers_share_the_tasks_and_one_takes_over_from_the_other(
     log: Log, guarantee: str, tmp_path: Path
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from stateline.dsl.app import App
 from stateline.log import Log, Record
 from stateline.log.embedded import EmbeddedLog
@@ -20,8 +22,18 @@ from stateline_store.rows.timestamped_rows import TIMESTAMP
 from support import TESTS
 from support.processes.forked import Forked
 from support.processes.running_worker import Stores, configured, create, eventually, produce, read_all, running
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
+_LONG = long_only("either guarantee, and either size of slices, is that of another run of this test")
+# Pairs of the guarantee, and of how many records are processed at a time.
+SLICES_OF_5 = [("at_least_once", 5), ("exactly_once_v2", 5_000), pytest.param("exactly_once_v2", 5, marks=_LONG)]
+SLICES_OF_1 = [
+    ("at_least_once", 1),
+    ("exactly_once_v2", 5_000),
+    pytest.param("at_least_once", 5_000, marks=_LONG),
+    pytest.param("exactly_once_v2", 1, marks=_LONG),
+]
 Given = tuple[Any, Any, int]  # key and value, bytes or text or None, and timestamp
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.worker.operators.operator_scene import Given, Scene
+from service.worker.operators.operator_scene import SLICES_OF_1, Given, Scene
 from service.worker.operators.windows_oracle import Add, chained, events, larger
 from stateline import App, serdes
 from stateline.dsl.streams import GroupedStream
@@ -46,8 +46,7 @@ def oracle(records: list[Given], add: Add) -> dict[bytes, tuple[Any, int]]:
     return found
 
 
-@pytest.mark.parametrize("slices", [1, 5_000])
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_1)
 def test_a_reduced_value_is_that_of_its_records_one_by_one_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str, slices: int
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.worker.operators.operator_scene import Scene
+from service.worker.operators.operator_scene import SLICES_OF_5, Scene
 from service.worker.operators.test_windows import add_to_list, built, int64, text
 from service.worker.operators.windows_oracle import (
     BASE_MS,
@@ -48,9 +48,7 @@ OPERATIONS: dict[str, tuple[Any, Add, Add, Callable[[Any], bytes]]] = {
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(
-    ("guarantee", "slices"), [("at_least_once", 5), ("exactly_once_v2", 5), ("exactly_once_v2", 5_000)]
-)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_5)
 def test_each_session_holds_what_its_records_make_of_it_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, guarantee: str, slices: int
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.worker.operators.operator_scene import Given, Scene
+from service.worker.operators.operator_scene import SLICES_OF_5, Given, Scene
 from service.worker.operators.test_windows import OPERATIONS, built, int64
 from service.worker.operators.windows_oracle import BASE_MS, Sliding, check, count, events, held, oracles
 from stateline import SlidingWindows, serdes
@@ -18,9 +18,7 @@ WINDOWS = SlidingWindows(DIFFERENCE, grace=GRACE)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize(
-    ("guarantee", "slices"), [("at_least_once", 5), ("exactly_once_v2", 5), ("exactly_once_v2", 5_000)]
-)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_5)
 def test_each_window_holds_what_its_records_make_of_it_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, guarantee: str, slices: int
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.worker.operators.operator_scene import Given, Scene
+from service.worker.operators.operator_scene import SLICES_OF_5, Given, Scene
 from service.worker.operators.test_sessions import OPERATIONS as SESSION_OPERATIONS
 from service.worker.operators.test_windows import int64
 from service.worker.operators.windows_oracle import (
@@ -74,9 +74,7 @@ def each_once(found: list[tuple[tuple[Any, ...], Row]], wanted: dict[tuple[Any, 
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize(
-    ("guarantee", "slices"), [("at_least_once", 5), ("exactly_once_v2", 5), ("exactly_once_v2", 5_000)]
-)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_5)
 def test_each_window_that_closes_is_given_on_once_with_its_final_value_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, guarantee: str, slices: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.worker.operators.operator_scene import Given, Scene
+from service.worker.operators.operator_scene import SLICES_OF_1, Given, Scene
 from stateline import App, serdes
 from stateline.dsl.grouped_tables import GroupedTable
 from stateline.dsl.streams import Table
@@ -21,7 +21,6 @@ from support.apps import groups_app
 from support.processes.running_worker import eventually, running
 from support.run.length import long_or_short
 
-GUARANTEES = ["at_least_once", "exactly_once_v2"]
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 Row = tuple[str, str]
 
@@ -175,8 +174,7 @@ def work_off_to(scene: Scene, wanted: dict[str, list[str]], *, counted: bool = T
         eventually(is_there, f"groups have {wanted}")
 
 
-@pytest.mark.parametrize("slices", [1, 5_000])
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_1)
 def test_groups_have_the_newest_rows_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarantee: str, slices: int
 ) -> None:

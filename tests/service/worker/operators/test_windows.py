@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import murmur2
 
-from service.worker.operators.operator_scene import Scene
+from service.worker.operators.operator_scene import SLICES_OF_5, Scene
 from service.worker.operators.windows_oracle import (
     BASE_MS,
     TimeWindows,
@@ -67,9 +67,7 @@ def built(windows: Any, declare: Callable[[WindowedStream], WindowedTable]) -> A
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("windows", [TUMBLING, HOPPING], ids=["tumbling", "hopping"])
-@pytest.mark.parametrize(
-    ("guarantee", "slices"), [("at_least_once", 5), ("exactly_once_v2", 5), ("exactly_once_v2", 5_000)]
-)
+@pytest.mark.parametrize(("guarantee", "slices"), SLICES_OF_5)
 def test_each_window_holds_what_its_records_make_of_it_over_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: Windows, operation: str, guarantee: str, slices: int
 ) -> None:

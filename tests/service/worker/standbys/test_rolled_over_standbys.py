@@ -164,6 +164,7 @@ def test_a_node_that_never_had_plain_files_says_that_the_next_one_may_be_rolled_
             eventually(lambda: "ready with timestamps, 1 in all: the next node's turn" in caplog.text, "it says so")
 
 
+@long_only("the next test has a node that says so when its task is there")
 def test_a_node_that_gets_its_task_while_it_builds_says_so_when_the_restore_has_ended(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
