@@ -11,6 +11,7 @@ import pytest
 
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
+from support.run.length import long_or_short
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -31,6 +32,12 @@ TABS = (
         "sql?q=select+*+from+hourly&view=chart",
     ),
 )
+# Each of them is like another one: the same place of another kind of store.
+ALIKE = {
+    *("stores/airports", "stores/rushes", "stores/rushes/keys/JFK"),
+    *("stores/rushes?tab=chart", "stores/airports?tab=chart"),
+}
+ALL = [*PLACES, *TABS]
 WIDTHS = (360, 390, 1280, 1920)
 SCHEMES: tuple[Any, ...] = ("light", "dark")
 # Until what follows the window's size and colours has followed.
@@ -120,7 +127,7 @@ def show(page: Console, place: str) -> None:
     page.page.wait_for_function("() => [...document.querySelectorAll('main details')].every((d) => d.open)")
 
 
-@pytest.fixture(scope="module", params=[*PLACES, *TABS])
+@pytest.fixture(scope="module", params=long_or_short(ALL, [place for place in ALL if place not in ALIKE]))
 def place(request: pytest.FixtureRequest, page: Console) -> Console:
     """The page there, for one test after the other."""
     page.page.emulate_media(color_scheme="light")
@@ -180,6 +187,7 @@ def test_what_is_known_of_the_past_only_can_be_read(page: Console, scheme: Any) 
     page.page.emulate_media(color_scheme=scheme)
     show(page, "")
     page.page.route("**/v1/console*", lambda route: route.abort())
+    page.hurry()
     page.page.locator("main.stale").wait_for()
     seen, failing = page.page.evaluate(CONTRAST)
     page.page.unroute_all(behavior="wait")
@@ -201,6 +209,7 @@ def test_what_moves_with_each_look_is_not_announced(page: Console) -> None:
     )
     fact = page.page.locator(".card").first.locator("div", has_text="Last commit").locator("dd")
     before = fact.inner_text()
+    page.hurry()
     for _ in range(3):
         with page.page.expect_response("**/v1/console"):
             pass
@@ -213,6 +222,7 @@ def test_the_focus_stays_where_it_is_while_the_page_moves(page: Console, place: 
     show(page, place)
     page.page.locator("main a, main summary").last.focus()
     page.page.evaluate("document.activeElement.dataset.mark = 'here'")
+    page.hurry()
     for _ in range(2):
         with page.page.expect_response("**/v1/console"):
             pass

@@ -51,6 +51,7 @@ class Shown:
     def open(self, page: Console) -> None:
         self.page = page.page
         change_look(page.page, lambda _: {"cluster": self.cluster})
+        page.hurry()
 
     def say(self, **nodes: dict[str, Any]) -> None:
         self.cluster = {"node": "one", "nodes": nodes, "tasks": ["0_0", "0_1"]}
@@ -143,12 +144,13 @@ def test_a_worker_that_has_ended_is_said_with_what_becomes_of_its_tasks(browser:
     with console(browser, f"{served[1]}/nodes") as page:
         ended = {"instance": "worker-7", "pid": 4711, "alive": False, "reachable": False, "tasks": {}}
         say(page.page, "/v1/instances", {"instances": [ended]})
+        page.hurry()
         card = page.page.locator(".card.bad", has_text="worker-7")
         card.get_by_text("It has ended. Its tasks move to other workers").wait_for()
 
 
 def test_a_restore_on_a_node_alone_tells_how_long_it_takes(browser: Browser, served: Served) -> None:
-    left = iter(range(9000, 0, -500))
+    left = iter(range(9000, 0, -5))
 
     def restoring(said: dict[str, Any]) -> dict[str, Any]:
         first, *others = said["stores"]
@@ -156,5 +158,6 @@ def test_a_restore_on_a_node_alone_tells_how_long_it_takes(browser: Browser, ser
 
     with console(browser, f"{served[1]}/nodes") as page:
         change_look(page.page, restoring)
+        page.hurry()
         table = page.page.get_by_role("table", name="Stores being restored")
         table.locator("tr", has_text="aircraft").get_by_text("about ").wait_for()

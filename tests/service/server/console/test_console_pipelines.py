@@ -53,6 +53,7 @@ def shown(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         served_here(state, app=app()) as here,
         console(browser, f"{str(here.client.base_url).rstrip('/')}/pipelines") as page,
     ):
+        page.hurry()
         yield Shown(page, directory)
 
 

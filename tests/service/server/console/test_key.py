@@ -18,6 +18,7 @@ from support.console.console_browser import Flights, flights, served_flights
 from support.console.console_page import Console, console, query
 from support.processes.ports import free_port
 from support.processes.running_worker import produce
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 if TYPE_CHECKING:
@@ -405,6 +406,7 @@ def test_an_open_key_asks_once_and_nothing_more_until_it_is_watched(page: Consol
     shown.get_by_text("Both levels show the same value.").wait_for()
     asked: list[str] = []
     shown.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    page.hurry()
     for _ in range(2):
         with shown.expect_response("**/v1/console*"):
             pass
@@ -468,6 +470,7 @@ def test_a_text_that_is_no_position_is_refused_in_the_servers_words(page: Consol
 # Small and large screens
 
 
+@long_only("test_console_accessibility.py has places of keys at four widths")
 @pytest.mark.parametrize("path", ["aircraft/keys/N001", "airports/keys/JFK", "hourly/keys/JFK", "rushes/keys/EWR"])
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 def test_nothing_is_wider_than_the_window(page: Console, path: str, width: int) -> None:

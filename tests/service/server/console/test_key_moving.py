@@ -15,6 +15,7 @@ from support.console.console_browser import Flights, flights, served_flights
 from support.console.console_page import console, query
 from support.processes.ports import free_port
 from support.processes.running_worker import eventually, produce
+from support.run.length import long_only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
@@ -58,7 +59,11 @@ def answered(page: Page, path: str, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "noun", "columns"), [("hourly", "windows", "Windows"), ("rushes", "sessions", "Sessions")]
+    ("store", "noun", "columns"),
+    [
+        ("hourly", "windows", "Windows"),
+        pytest.param("rushes", "sessions", "Sessions", marks=long_only("sessions are watched as windows are")),
+    ],
 )
 def test_what_falls_out_of_the_newest_is_not_deleted(
     browser: Browser, moving: Served, store: str, noun: str, columns: str
@@ -72,6 +77,7 @@ def test_what_falls_out_of_the_newest_is_not_deleted(
         page = opened.page
         rows = page.get_by_role("table", name=f"{columns} of {key}").locator("tbody tr")
         rows.nth(PAGE - 1).wait_for(state="attached")
+        opened.hurry()
         depart(made, key, START_MS + PAGE * HOUR_MS)
         page.get_by_text(f"The newest {PAGE} {noun}").wait_for()
         changes = page.get_by_role("table", name=f"Changes of {key}")
@@ -88,6 +94,7 @@ def test_other_times_are_another_question_and_nothing_in_them_is_a_change(browse
         page = opened.page
         rows = page.get_by_role("table", name="Windows of TIMES").locator("tbody tr")
         rows.nth(3).wait_for()
+        opened.hurry()
         for first, count in (("2013-02-27 23:00", 2), ("", 4)):
             page.get_by_role("textbox", name="First start").fill(first)
             page.keyboard.press("Enter")
@@ -105,6 +112,7 @@ def test_another_moment_of_a_versioned_key_is_no_change_of_it(browser: Browser, 
     with console(browser, f"{url}/stores/airports/keys/LATER?every=1", SHOWN) as opened:
         page = opened.page
         level(page, "read_committed").get_by_text("runways: 2").wait_for()
+        opened.hurry()
         page.get_by_role("button", name="Earlier change").click()
         page.get_by_role("button", name="Earlier change").click()
         level(page, "read_committed").get_by_text("runways: 1").wait_for()

@@ -76,7 +76,7 @@ def test_a_page_that_opens_late_sees_the_past_and_new_points_are_added_to_it(pag
     assert rows(page, "Commits, per second") == POINTS
     last = hour.points[-1][0]
     with page.page.expect_request(lambda request: f"since_ms={last}" in request.url):
-        pass
+        page.hurry()
     page.page.get_by_role("img", name="Commits, per second").wait_for()
     assert hour.since[:2] == [None, last], "what is known is not asked for again"
 
@@ -139,6 +139,7 @@ def test_a_drag_zooms_all_charts_which_new_points_do_not_undo(page: Console) -> 
     page.page.get_by_text("Zoomed to").wait_for()
     wait_for_zoom(page, begin, end)
     polls = len(hour.since)
+    page.hurry()
     for _ in range(2):  # what the first brought is drawn by the second
         with page.page.expect_response(f"**{HISTORY}?since_ms=*"):
             pass
@@ -218,6 +219,7 @@ def test_all_is_well_until_something_is_not(page: Console) -> None:
         return {"stores": [slow, lost, *others], "pipelines": {"delays": pipeline | {"status": status}}}
 
     change_look(page.page, broken)
+    page.hurry()
     alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.nth(2).wait_for()
     told = alerts.all_inner_texts()
@@ -236,6 +238,7 @@ def test_a_worker_that_tells_nothing_of_itself_and_records_that_failed_are_told(
 
     page.page.get_by_text("Every store can be queried.").wait_for()
     change_look(page.page, stands_still)
+    page.hurry()
     alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.nth(1).wait_for()
     told = alerts.all_inner_texts()
@@ -258,6 +261,7 @@ def test_a_step_that_drops_more_than_one_record_in_a_hundred_is_told(page: Conso
     more = {"count per_hour": {"taken": 500, "dropped": {"late": 7}}}
     page.page.get_by_text("Every store can be queried.").wait_for()
     change_look(page.page, dropping)
+    page.hurry()
     alerts = page.page.get_by_role("list", name="Needs attention").get_by_role("listitem")
     alerts.first.wait_for()
     (told,) = alerts.all_inner_texts()
@@ -269,5 +273,6 @@ def test_a_step_that_drops_more_than_one_record_in_a_hundred_is_told(page: Conso
 def test_while_nobody_answers_nothing_is_called_well(page: Console) -> None:
     page.page.get_by_text("Every store can be queried.").wait_for()
     page.page.route("**/v1/console", lambda route: route.abort())
+    page.hurry()
     page.page.get_by_role("alert").get_by_text("The server does not answer.").first.wait_for()
     assert page.page.get_by_text("Every store can be queried.").count() == 0

@@ -27,7 +27,9 @@ def test_a_server_that_is_gone_leaves_the_last_state_and_comes_back_by_itself(br
     port = free_port()
     with flights(tmp_path) as made, contextlib.ExitStack() as last:
         with made.server(port) as url:
-            page = last.enter_context(console(browser, url)).page
+            opened = last.enter_context(console(browser, url))
+        page = opened.page
+        opened.hurry()
         page.locator("#connection", has_text="Not connected since").wait_for()
         page.get_by_role("alert").get_by_text("The server does not answer.").first.wait_for()
         page.locator("main.stale .card", has_text="aircraft").get_by_text("timestamped key value").wait_for()
@@ -85,6 +87,7 @@ def test_a_tab_that_was_open_across_an_upgrade_says_so_and_its_links_load_the_pa
 
         look = httpx.get(f"{served[1]}/v1/console").json() | {"files": "@0123456789abcdef"}
         page.route("**/v1/console", lambda route: route.fulfill(json=look))
+        opened.hurry()
         page.get_by_text("The server has another version of this page.").wait_for()
         page.get_by_role("link", name="Settings").click()
         page.wait_for_function("window.isOld === undefined")
@@ -94,6 +97,7 @@ def test_an_answer_that_was_cut_off_is_said_and_looking_goes_on(browser: Browser
     with console(browser, served[1]) as opened:
         page = opened.page
         page.route("**/v1/console", lambda route: route.fulfill(content_type="application/json", body='{"stores": ['))
+        opened.hurry()
         page.get_by_role("alert").get_by_text("The answer cannot be read").first.wait_for()
         page.unroute("**/v1/console")
         page.locator("#connection", has_text=re.compile("^Connected")).wait_for()

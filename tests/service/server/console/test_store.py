@@ -17,6 +17,7 @@ from support.console.console_browser import Flights
 from support.console.console_page import Console, console, query_of
 from support.console.told import change_look
 from support.processes.ports import free_port
+from support.run.length import long_only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Route
@@ -262,6 +263,7 @@ def test_streams_are_asked_with_the_token_too(browser: Browser, served: Served, 
         assert "s3cret" not in opened.page.content()
 
 
+@long_only("test_console_accessibility.py has places of stores at four widths")
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 @pytest.mark.parametrize(
     "address",

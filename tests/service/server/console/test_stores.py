@@ -50,6 +50,7 @@ def test_the_age_of_the_newest_commit_starts_anew_as_records_come(page: Console,
         return {"stores": [store | {"committed_at_ms": 1} for store in said["stores"]]}
 
     change_look(page.page, old)
+    page.hurry()
     page.page.locator("tbody tr", has_text="aircraft").get_by_text(" days ago").wait_for()
     produce(served[0].log, "flights", aircraft_records(3))
     page.page.unroute_all(behavior="wait")
@@ -65,6 +66,7 @@ def test_a_store_that_waits_for_a_commit_or_has_no_worker_stands_out(page: Conso
         return {"stores": [stuck, second | {"not_ready": "No worker runs it."}, *others]}
 
     change_look(page.page, waiting)
+    page.hurry()
     page.page.locator("tr.warn", has_text="aircraft").get_by_text("1,234").wait_for()
     assert row(page, "aircraft")[-1] == "10 min ago"
     page.page.locator("tr.bad", has_text="airports").get_by_text("No worker runs it.").wait_for()
@@ -82,6 +84,7 @@ def test_a_node_with_backups_shows_their_age_and_failures(page: Console) -> None
 
     assert page.page.get_by_text("Last backup").count() == 0, "it makes no backups"
     change_look(page.page, backed_up)
+    page.hurry()
     page.page.get_by_role("columnheader", name="Last backup").wait_for()
     assert row(page, "aircraft")[-1] == "10 min ago"
     assert row(page, "airports")[-1] == "unknown"

@@ -13,6 +13,7 @@ from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import say
 from support.processes.running_worker import produce
+from support.run.length import long_only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FloatRect, Locator, Route
@@ -92,7 +93,8 @@ def test_the_application_is_drawn_with_what_each_part_is(page: Console) -> None:
 
 def test_arrows_out_of_topics_tell_how_many_records_a_second_come(page: Console, served: Served) -> None:
     rates = page.page.locator(".topology .rate")
-    for turn in range(100):  # of thirty seconds, and told from the second look of the server on
+    page.hurry()
+    for turn in range(1_000):  # of thirty seconds, and told from the second look of the server on
         produce(served[0].log, "flights", [(b"N001", b'{"seats": 50, "carrier": "UA"}', console_app.START_MS + turn)])
         with page.page.expect_response(f"**{GRAPH}"):
             pass
@@ -102,13 +104,14 @@ def test_arrows_out_of_topics_tell_how_many_records_a_second_come(page: Console,
 
 
 def test_rates_move_without_another_layout(page: Console) -> None:
-    rates = iter((12.3, 45.6, *[45.6] * 100))
+    rates = iter((12.3, *[45.6] * 1_000))
     say(page.page, GRAPH, lambda _: graph(next(rates)))
     page.page.reload()
     rate = page.page.locator(".topology .rate").first
     rate.get_by_text("12/s").wait_for()
     page.page.evaluate("document.querySelector('.topology svg .node').dataset.mark = 'here'")
     before = [box(each) for each in page.page.locator(DRAWN).all()]
+    page.hurry()
     rate.get_by_text("46/s").wait_for()
     assert page.page.locator(DRAWN).first.get_attribute("data-mark") == "here"
     assert [box(each) for each in page.page.locator(DRAWN).all()] == before
@@ -160,7 +163,7 @@ def test_a_screen_reader_has_a_table_of_the_same(page: Console) -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=long_only("it is between the two others")), 1920])
 def test_a_large_topology_is_as_wide_as_its_panel_at_first_and_can_be_read(page: Console, width: int) -> None:
     say(page.page, GRAPH, fans(10))
     page.page.set_viewport_size({"width": width, "height": 900})
