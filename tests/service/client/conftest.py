@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import httpx
 import pytest
 
 from stateline.client import Client
-from support.http.blocking import blocking_client
+from support.http.blocking import clients_of
 from support.http.faulty_proxy import FaultyProxy, faulty_proxy
 from support.processes.query_server import OwningWorker
 from support.processes.served_here import served_here
@@ -28,12 +27,9 @@ def server(state_dir: Path, worker: OwningWorker) -> Iterator[httpx.URL]:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Makes clients of both kinds, for the same tests; they are closed when the test ends."""
-    with contextlib.ExitStack() as stack:
-        kind: Any = Client if request.param == "threads" else blocking_client
-        yield lambda url, **arguments: stack.enter_context(
-            kind(url if isinstance(url, list) else str(url), **arguments)
-        )
+    """Makes clients of both kinds, for the same tests."""
+    with clients_of(request.param) as connect:
+        yield connect
 
 
 @pytest.fixture

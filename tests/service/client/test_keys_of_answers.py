@@ -22,9 +22,11 @@ from stateline import App, SessionWindows, TumblingWindows, serdes
 from stateline.client import Client, JsonKey
 from stateline.log.embedded import EmbeddedLog
 from stateline.serde.plain import Serde
+from support.http.blocking import clients_of
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import served_here
+from support.run.length import long_only
 
 Connect = Callable[..., Client]
 HOUR = timedelta(hours=1)
@@ -112,6 +114,14 @@ def count(http: httpx.Client, store: str) -> int:
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(
+    params=["asyncio", pytest.param("threads", marks=long_only("what a key is written as is the same code"))]
+)
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    with clients_of(request.param) as connect:
+        yield connect
 
 
 @pytest.fixture

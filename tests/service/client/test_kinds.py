@@ -19,6 +19,7 @@ from stateline_store import TopicPartition
 from support.apps.changes_app import SIZE_MS
 from support.http.faulty_proxy import FaultyProxy, faulty_proxy
 from support.processes.change_scene import TIME_MS, Scene
+from support.run.length import long_only
 
 Connect = Callable[..., Client]
 # A key's records are a second apart, in one partition.
@@ -186,7 +187,9 @@ def test_changes_go_on_after_the_position_of_an_answer(served: Served, client: C
         assert take(changes, 3) == [(f"{run}1", 1), (f"{run}3", 1), (f"{run}5", None)]
 
 
-@pytest.mark.parametrize("store", ["newest", "counts"])
+@pytest.mark.parametrize(
+    "store", [pytest.param("newest", marks=long_only("a client does not know which topic changes are of")), "counts"]
+)
 def test_a_lost_connection_loses_and_repeats_no_change(
     served: Served, proxy: FaultyProxy, connect: Connect, store: str
 ) -> None:

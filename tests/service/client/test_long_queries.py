@@ -16,10 +16,12 @@ from stateline.client import Client, NotUpToBoundError, Position
 from stateline.client.requests import RowArguments
 from stateline.log.embedded import EmbeddedLog
 from stateline_store import InvalidArgumentError
+from support.http.blocking import clients_of
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import served_here
+from support.run.length import long_only
 
 Connect = Callable[..., Client]
 KEY = "é" * 12_000  # percent-encoded 72 kB, more than a server takes
@@ -71,6 +73,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             assert here.client.base_url.port is not None
             with faulty_proxy(here.client.base_url.port) as proxy:
                 yield Served(log, proxy)
+
+
+@pytest.fixture(params=["asyncio", pytest.param("threads", marks=long_only("requests are made by the same code"))])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    with clients_of(request.param) as connect:
+        yield connect
 
 
 @pytest.fixture

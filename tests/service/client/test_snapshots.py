@@ -31,8 +31,7 @@ Connect = Callable[..., Client]
 @pytest.fixture(autouse=True)
 def entries(worker: OwningWorker) -> dict[str, Any]:
     found = {f"s-{number:04}": {"n": number} for number in range(300)}
-    for key, value in found.items():
-        worker.put(key, value)
+    worker.put_all(found)
     worker.commit()
     return found
 

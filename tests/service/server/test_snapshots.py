@@ -83,8 +83,7 @@ def refused(response: httpx.Response, status: int, reason: str) -> str:
 
 
 def test_a_snapshot_is_read_as_it_was_while_the_store_goes_on(client: httpx.Client, worker: OwningWorker) -> None:
-    for number in range(200):
-        worker.put(f"s-{number}", {"n": number})
+    worker.put_all({f"s-{number}": {"n": number} for number in range(200)})
     worker.commit()
     worker.put("s-0", {"n": "staged"})
     snapshot = make(client, "aircraft", "counts")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 from stateline.client import AsyncClient, AsyncScan, AsyncSnapshot, AsyncStore, Client
@@ -64,3 +64,13 @@ def blocking_client(url: str | list[str], **arguments: Any) -> Iterator[Client]:
     """An `AsyncClient` with an event loop of its own."""
     with asyncio.Runner() as runner, _Blocking(AsyncClient(url, **arguments), runner) as client:
         yield cast(Client, client)
+
+
+@contextmanager
+def clients_of(kind: str) -> Iterator[Callable[..., Client]]:
+    """Makes clients that use "threads" or "asyncio"; they are closed at the end."""
+    with ExitStack() as stack:
+        made: Any = Client if kind == "threads" else blocking_client
+        yield lambda url, **arguments: stack.enter_context(
+            made(url if isinstance(url, list) else str(url), **arguments)
+        )

@@ -46,9 +46,11 @@ class Rows:
 
     def change(self) -> None:
         """Change, delete and add rows anywhere, in every partition, and commit."""
+        changed: dict[str, str | None] = {}
         for n in self._chance.sample(range(self._count), 6):
-            self._worker.put(f"{self.prefix}{n:03}", self._chance.choice([None, "changed"]))
-            self._worker.put(f"{self.prefix}{n:03}-new", "new")
+            changed[f"{self.prefix}{n:03}"] = self._chance.choice([None, "changed"])
+            changed[f"{self.prefix}{n:03}-new"] = "new"
+        self._worker.put_all(changed)
         for partition in range(PARTITIONS):
             self._worker.put(f"{self.prefix}-{partition}", "new", partition=partition)
         self._worker.commit()
