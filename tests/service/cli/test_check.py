@@ -28,6 +28,7 @@ from stateline.worker.loop.worker import Worker
 from stateline_store import InvalidArgumentError, StatelineError, TopicPartition
 from support.apps.counting_app import PARTITIONS, counting
 from support.processes.running_worker import configured, create, eventually, produce, running
+from support.run.length import on_one_log
 
 EMBEDDED = pytest.mark.parametrize("bootstrap", ["embedded"], indirect=True)
 
@@ -110,6 +111,7 @@ def test_after_a_worker_was_there_nothing_is_restored_and_without_its_disk_the_c
     assert {row["begins"] for row in lost.stores if row["records"]} == {"from the beginning"}
 
 
+@on_one_log("embedded", "the same files and topics on both")
 def test_nothing_is_changed_beside_a_worker_or_after_it(
     application_id: str, config: Config, log: Log, tmp_path: Path
 ) -> None:

@@ -26,9 +26,21 @@ from stateline_store import Position
 from support.apps.matrix_app import PARTITIONS, build
 from support.processes import forked
 from support.processes.query_server import wait_until
+from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 
 OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
+FROM_AND_TO = pytest.mark.parametrize(
+    ("source", "url"),
+    [
+        pytest.param("server", "directory", marks=long_only("a server's rows go to S3, and a backup's to a directory")),
+        ("server", "s3"),
+        ("backup", "directory"),
+        pytest.param("backup", "s3", marks=long_only("a server's rows go to S3, and a backup's to a directory")),
+    ],
+    indirect=["url"],
+)
+OF_EACH_KIND = long_or_short(STORES, ("stamped", "each", "stamped-visits", "history"))
 _TIMES = ("timestamp", "start", "end", "valid_to")
 
 
@@ -94,8 +106,7 @@ def here(at: str, tmp_path: Path) -> Path:
     return folder / name
 
 
-@OVER_S3
-@pytest.mark.parametrize("source", ["server", "backup"])
+@FROM_AND_TO
 def test_each_store_becomes_a_parquet_file_that_duckdb_reads(
     kinds: Kinds, url: str, source: str, tmp_path: Path
 ) -> None:
@@ -130,7 +141,7 @@ def test_each_store_becomes_a_parquet_file_that_duckdb_reads(
 
 @OVER_S3
 def test_a_delta_table_is_its_store_after_each_export(kinds: Kinds, url: str, tmp_path: Path) -> None:
-    stores = STORES if "://" not in url else ("stamped", "each", "history")
+    stores = OF_EACH_KIND if "://" not in url else long_or_short(("stamped", "each", "history"), ("history",))
 
     def is_right(*outcomes: str) -> dict[str, int]:
         done, versions = export(kinds, *stores, "--to", url, "--format", "delta"), {}
@@ -185,7 +196,13 @@ def test_a_log_of_changes_has_each_change_with_the_number_of_its_export(kinds: K
     assert [row["key"] for row in rows if row["_export"] > 1] == ["a", "fresh", "a", "a", "b"]
 
 
-@pytest.mark.parametrize("step", ["export:row-group", "export:footer", "export:written"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("export:row-group", marks=long_only("the footer is still missing at export:footer, too")),
+        *("export:footer", "export:written"),
+    ],
+)
 def test_a_parquet_export_that_is_killed_is_there_whole_or_not_at_all(kinds: Kinds, step: str, tmp_path: Path) -> None:
     words = ("stamped", "--to", tmp_path)
     (first,) = export(kinds, *words)
@@ -199,7 +216,11 @@ def test_a_parquet_export_that_is_killed_is_there_whole_or_not_at_all(kinds: Kin
     assert counted(pq.read_table(second["at"])) == expected(kinds, "stamped")
 
 
-@pytest.mark.parametrize("log", [(), ("--changes",)], ids=["table", "log"])
+@pytest.mark.parametrize(
+    "log",
+    [(), pytest.param(("--changes",), marks=long_only("a table is written and committed by the same steps"))],
+    ids=["table", "log"],
+)
 def test_a_delta_export_that_is_killed_at_any_step_leaves_the_table_as_it_was(
     kinds: Kinds, log: tuple[str, ...], tmp_path: Path
 ) -> None:

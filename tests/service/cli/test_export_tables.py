@@ -25,6 +25,7 @@ from stateline.cli.export.rows import Exported, StoreRows
 from stateline.cli.progress import Progress
 from stateline.model.windows import FOREVER_MS
 from stateline_store import CursorExpiredError, Position, RetryLaterError
+from support.run.length import long_or_short
 
 Row = dict[str, Any]
 _HEADERS = ("headers", pa.list_(pa.struct([("name", pa.utf8()), ("value", pa.binary())])))
@@ -131,7 +132,7 @@ def test_a_table_is_its_store_after_any_changes(
 ) -> None:
     monkeypatch.setattr(delta, "_MOST_MERGED", most_merged)
     store, dice, rows = Store(columns, tmp_path), random.Random(3), list[Row]()
-    for _ in range(25):
+    for _ in range(long_or_short(25, 8)):
         rows = dice.choice([rows, made(dice), made(dice), [*rows[:3], *rows[5:]]])
         half = dice.randrange(len(rows) + 1)
         store.export(rows[:half], rows[half:])

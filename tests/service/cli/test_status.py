@@ -16,9 +16,11 @@ from stateline.worker.loop.worker import Worker
 from stateline_store import DoesNotExistError
 from support.apps.counting_app import counting
 from support.processes.running_worker import create, eventually, produce, running
+from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
 
+@on_one_log("embedded", "either log's admin tells ends and offsets, and test_log_contract.py asks both")
 def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
     log: Log, application_id: str, config: Config
 ) -> None:
@@ -45,6 +47,7 @@ def test_an_application_has_caught_up_when_a_worker_has_committed_what_is_there(
         assert {row["name"] for row in found.rows()} >= {f"{application_id}-in", f"{application_id}-alone"}
 
 
+@on_one_log("embedded", "either log's admin tells which topics there are")
 def test_a_topic_that_a_worker_will_make_is_waited_for(log: Log, application_id: str, config: Config) -> None:
     app = counting(application_id)
     said: list[str] = []
