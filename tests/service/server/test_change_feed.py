@@ -82,6 +82,7 @@ class Follower(threading.Thread):
                 return
 
 
+@on_one_log("kafka", "a kill leaves more behind on Kafka")
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_no_change_is_lost_or_repeated_while_the_worker_is_killed_and_readers_come_and_go(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
@@ -196,6 +197,7 @@ def test_a_topic_that_is_made_anew_ends_the_feed(bootstrap: str, log: Log, tmp_p
         assert (answer.status_code, answer.json()["reason"]) == (410, "CURSOR_EXPIRED")
 
 
+@on_one_log("embedded", "no log is asked")
 def test_without_a_worker_there_is_nothing_to_read_yet(bootstrap: str, log: Log, tmp_path: Path) -> None:
     with Scene(bootstrap, log, tmp_path) as scene:
         _, client = scene.start_server()

@@ -30,11 +30,12 @@ from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, logs
 from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
 from support.processes.served_here import served_here
-from support.run.length import of_each_store
+from support.run.length import of_each_store, on_one_log
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
 ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
+OF_A_CHANGELOG = ("counts",)  # the other is read by the same consumer
 
 
 class Served(NamedTuple):
@@ -122,6 +123,7 @@ def test_the_changes_rebuild_the_state_that_a_range_shows(served: Served, store:
     }
 
 
+@on_one_log("embedded", "records are alike on both")
 def test_a_deletion_is_a_value_of_null(served: Served) -> None:
     for store in ("newest", "counts"):
         with reading(served.client, store, from_="earliest") as reader:
@@ -129,6 +131,7 @@ def test_a_deletion_is_a_value_of_null(served: Served) -> None:
         assert {key for key, value in last.items() if value is None} == {"b", "d"}
 
 
+@on_one_log("embedded", "records are alike on both")
 def test_windows_and_sessions_say_when_they_begin_and_end(served: Served) -> None:
     for store, length in (("windows", SIZE_MS), ("stamped", SIZE_MS), ("visits", 10)):
         with reading(served.client, store, from_="earliest") as reader:
@@ -136,6 +139,7 @@ def test_windows_and_sessions_say_when_they_begin_and_end(served: Served) -> Non
                 assert event.data["end"] - event.data["start"] == length
 
 
+@on_one_log("embedded", "records are alike on both")
 def test_timestamps_are_there_where_the_store_keeps_them(served: Served) -> None:
     times = {}
     for store in ("newest", "history", "stamped", "counts", "windows"):
@@ -148,7 +152,7 @@ def test_timestamps_are_there_where_the_store_keeps_them(served: Served) -> None
 # Where it begins
 
 
-@of_each_store(on_kafka=ON_KAFKA)
+@of_each_store(on_kafka=OF_A_CHANGELOG)
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "windows"])
 def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str) -> None:
     with reading(served.client, store, from_="earliest") as reader:
@@ -163,7 +167,7 @@ def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str)
             assert sorted(map(placed, reader.take(len(rest)))) == sorted(map(placed, rest))
 
 
-@of_each_store(on_kafka=ON_KAFKA)
+@of_each_store(on_kafka=OF_A_CHANGELOG)
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory", "visits"])
 def test_the_latest_changes_are_those_that_come_from_now_on(served: Served, store: str) -> None:
     before = stands(served.scene.records(store))
@@ -187,7 +191,7 @@ def test_a_reader_that_is_cut_off_before_the_first_event_goes_on_where_it_began(
         reader.beat()
 
 
-@of_each_store(on_kafka=ON_KAFKA)
+@of_each_store(on_kafka=OF_A_CHANGELOG)
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "history"])
 def test_after_the_position_of_an_answer_come_the_changes_that_it_does_not_have(served: Served, store: str) -> None:
     position = served.scene.settle(served.client, store)
@@ -313,6 +317,7 @@ def threads_of_feeds() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("changes")]
 
 
+@on_one_log("embedded", "the server counts before it asks a log")
 def test_one_reader_too_many_is_told_to_come_later(served: Served) -> None:
     """Of three feeds one caller may read two, and nobody a fourth."""
     client = served.client
@@ -341,6 +346,7 @@ def slow_reader(served: Served, store: str) -> socket.socket:
     return asking
 
 
+@on_one_log("embedded", "what was read waits in the server, whichever log it is of")
 def test_a_reader_that_does_not_read_is_told_so_and_cut_off(served: Served) -> None:
     served.scene.send([(f"large-{n}", "x" * 200_000) for n in range(60)])
     served.scene.settle(served.client, "newest")
@@ -361,6 +367,7 @@ def test_a_reader_that_does_not_read_is_told_so_and_cut_off(served: Served) -> N
         reader.take(1)
 
 
+@on_one_log("embedded", "what was read waits in the server, whichever log it is of")
 def test_a_reader_that_never_reads_again_is_cut_off_all_the_same(served: Served) -> None:
     with slow_reader(served, "newest") as asking:
         wait_until(lambda: not is_free(served))

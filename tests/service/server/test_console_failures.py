@@ -22,6 +22,7 @@ from stateline.server.console import failures, newest_records
 from support.processes.query_server import wait_until
 from support.processes.running_worker import configured, create, produce, running
 from support.processes.served_here import http_server, served_here
+from support.run.length import on_one_log
 
 
 class Failing(NamedTuple):
@@ -82,6 +83,7 @@ def test_the_newest_dead_letters_come_with_the_records_that_caused_them(failing:
         assert here.client.get("/v1/console/failures?limit=0").status_code == 422
 
 
+@on_one_log("embedded", "the newest records, and those before a tail, are read from Kafka")
 def test_of_a_long_topic_the_last_ones_are_shown_and_what_is_too_large_is_left_out(failing: Failing, log: Log) -> None:
     produce(log, failing.dead, [(b"k", b"%d" % n, n) for n in range(1_000)])
     large = b"x" * 70_000
@@ -92,6 +94,7 @@ def test_of_a_long_topic_the_last_ones_are_shown_and_what_is_too_large_is_left_o
         assert (found[0]["value"], found[0]["left_out"], found[1]["value"]) == (None, ["value"], "999")
 
 
+@on_one_log("embedded", "the newest records, and those before a tail, are read from Kafka")
 def test_headers_count_as_well_and_are_left_out_where_they_are_too_large(failing: Failing, log: Log) -> None:
     with closing(log.producer()) as producer:
         own = [("trace", b"x" * 40_000), ("span", b"x" * 40_000)]
@@ -117,6 +120,7 @@ def test_records_before_a_tail_without_any_are_found(failing: Failing, log: Log)
         assert [record["at_ms"] for record in shown(here.client, limit=200)] == list(range(299, 99, -1))
 
 
+@on_one_log("embedded", "the newest records, and those before a tail, are read from Kafka")
 def test_of_large_records_no_more_are_kept_than_memory_is_meant_for_them(
     failing: Failing, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +140,7 @@ def test_of_large_records_no_more_are_kept_than_memory_is_meant_for_them(
     assert most < 80_000_000, "of 110 MB"
 
 
+@on_one_log("embedded", "the newest records, and those before a tail, are read from Kafka")
 def test_what_was_read_is_not_kept_until_somebody_asks_again(failing: Failing, log: Log) -> None:
     with served(failing) as here:
         produce(log, failing.dead, [(b"k", b"v", 1)])
@@ -144,6 +149,7 @@ def test_what_was_read_is_not_kept_until_somebody_asks_again(failing: Failing, l
         assert not [each for each in gc.get_objects() if isinstance(each, newest_records.KeptRecord)]
 
 
+@on_one_log("embedded", "no log is asked")
 def test_one_read_answers_all_who_ask_meanwhile(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, go_on = list[str](), threading.Event()
 
@@ -164,7 +170,8 @@ def test_one_read_answers_all_who_ask_meanwhile(failing: Failing, monkeypatch: p
     assert reads == [failing.dead]
 
 
-def test_a_log_that_does_not_answer_is_waited_for_for_seconds(tmp_path: Path) -> None:
+def test_a_log_that_does_not_answer_is_waited_for_for_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest_records, "_WITHIN_S", 0.5)
     settings = ("bootstrap.servers=127.0.0.1:1", "errors.dead.letter.queue.topic.name=dead")
     with http_server(tmp_path, *settings) as client:
         answer = client.get("/v1/console/failures")

@@ -24,6 +24,7 @@ from support.processes.serve_process import (
     until_ready,
     wait_until,
 )
+from support.run.length import long_only
 
 KEY = "/v1/stores/aircraft/keys/a"
 FOREVER = "server.drain.ms=3600000"
@@ -122,7 +123,9 @@ def test_a_query_that_waits_is_told_when_the_drain_ends(state_dir: Path) -> None
         assert one.process.wait(timeout=PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "second", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=long_only("both come to the same handler"))]
+)
 def test_a_second_signal_ends_it_at_once(state_dir: Path, second: signal.Signals) -> None:
     with served(state_dir, FOREVER) as one:
         until_ready(one)
@@ -147,7 +150,7 @@ def test_several_processes_drain_together(state_dir: Path) -> None:
         assert not one.children()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=long_only("each of several ends as one alone does"))])
 def test_requests_that_wait_to_be_taken_when_it_stops_are_answered(state_dir: Path, processes: int) -> None:
     with served(state_dir, f"server.processes={processes}") as one, ExitStack() as stack:
         until_all_ready(one, processes)

@@ -29,9 +29,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.console.console_browser import served_flights
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", long_or_short("12", "4")))
 COVERING = 2000  # requests that do not depend on it, at least
 KEYS = ["N001", "JFK", "LGA", "3", '["JFK","SFO"]']
 STORES = ["aircraft", "airports", "hourly", "rushes", "distances", "routes"]
@@ -95,7 +96,7 @@ def test_whatever_a_change_feed_is_asked_for_it_begins_or_says_why_not(tmp_path:
     with served_flights(tmp_path) as (_, url), httpx.Client(base_url=url, timeout=HANGING_S) as client:
         documented = client.get("/openapi.json").json()["paths"][ENDLESS]["get"]["responses"].keys()
 
-        @settings(max_examples=EXAMPLES * 10, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=max(EXAMPLES, 12) * 10, deadline=None, suppress_health_check=list(HealthCheck))
         @given(store=st.sampled_from(STORES), given=changes, last=st.none() | begins)
         def ask(store: str, given: dict[str, str], last: str | None) -> None:
             line = "" if last is None else "".join(filter(str.isprintable, last)).strip()

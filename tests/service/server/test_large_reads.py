@@ -17,6 +17,7 @@ import pytest
 
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, served, until_ready, wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 ROWS = 3_000
@@ -82,8 +83,8 @@ def answered_by_scans(one: Served, path: str, **parameters: object) -> httpx.Res
     "path",
     [
         STREAM,
-        "/v1/stores/aircraft/range?format=arrow",
-        "/v1/stores/aircraft/range?format=csv",
+        pytest.param("/v1/stores/aircraft/range?format=arrow", marks=long_only("NDJSON is a stream, too")),
+        pytest.param("/v1/stores/aircraft/range?format=csv", marks=long_only("NDJSON is a stream, too")),
         PAGE,
         "/v1/stores/aircraft/count?exact=true",
     ],
@@ -211,6 +212,7 @@ def test_each_request_is_counted_once_with_its_rows(running: tuple[Served, Ownin
     assert (after[0] - before[0], after[1] - before[1]) == (1, ROWS)
 
 
+@long_only("test_idle_stores.py has a scan process that opens what it has closed")
 def test_it_opens_stores_when_they_are_asked(tmp_path: Path) -> None:
     with scene(tmp_path / "state") as (one, _):
         pid = scan_process(one)
@@ -220,6 +222,7 @@ def test_it_opens_stores_when_they_are_asked(tmp_path: Path) -> None:
         assert open_tables(pid) > 0
 
 
+@long_only("it waits for what must not happen")
 def test_it_is_asked_when_it_knows_what_the_workers_own(tmp_path: Path) -> None:
     with scene(tmp_path) as (one, worker):
         pid, goes_on = scan_process(one), threading.Event()

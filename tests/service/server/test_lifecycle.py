@@ -29,6 +29,7 @@ from support.processes.ports import free_port
 from support.processes.query_server import TOPIC, OwningWorker, make_app, server_process, wait_until
 from support.processes.serve_process import served, until_ready
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 COMMITTED = "default.state.isolation.level=read_committed"
@@ -112,6 +113,7 @@ def worker_process(tmp_path: Path) -> Iterator[Forked]:
     assert process.wait(HANGING_S) == 0
 
 
+@long_only("the next test has a worker that hangs, and the first one a server before any worker")
 def test_a_server_is_not_ready_before_a_worker_has_answered_once(tmp_path: Path, worker_process: Forked) -> None:
     with server_process(tmp_path, "default.state.isolation.level=read_uncommitted") as client:
         wait_until(lambda: ready(client))
@@ -223,7 +225,13 @@ def test_a_store_that_was_deleted_and_rebuilt_is_read_anew(server: httpx.Client,
     worker.close()
 
 
-@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize(
+    "level",
+    [
+        "read_committed",
+        pytest.param("read_uncommitted", marks=long_only("who writes answers that itself, in between")),
+    ],
+)
 def test_data_and_position_agree_while_the_worker_writes(server: httpx.Client, tmp_path: Path, level: str) -> None:
     """The value is the offset of its own record, in each of two keys of one partition."""
     worker = OwningWorker(tmp_path)

@@ -15,6 +15,7 @@ from service.server.test_large_reads import PAGE, STREAM, scan_process, scene, s
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, wait_until
 from support.processes.sql_processes import ENDLESS, busy, is_answered, sent, ticks_by_process
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 LONG = 20_000
@@ -105,6 +106,7 @@ def test_when_the_request_fails(running: tuple[Served, OwningWorker], fail: Call
     assert not is_refused(one)
 
 
+@long_only("test_sql_kills.py and test_large_reads.py kill it and ask again")
 def test_when_the_scan_process_is_killed(running: tuple[Served, OwningWorker]) -> None:
     one, worker = running
     with streaming(one) as pieces:

@@ -178,6 +178,7 @@ def test_an_answer_is_what_the_records_up_to_its_position_make(
     assert posted | {"cursor": None} == answer | {"cursor": None}
 
 
+@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), ONE_OF_EACH)
 def test_a_bound_is_met_or_412_with_where_the_partition_stands(

@@ -20,19 +20,17 @@ from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from stateline_store.reads.splits import Split
 from stateline_store.scan import EVERY_KEY, KeyRange
 from support.processes.query_server import OwningWorker
+from support.run.length import long_or_short
 
 QUERIES = [
     "",
-    "columns=value",
     "lower=a&upper=b",
-    "prefix=a",
-    "lower=b&upper=a",
     f"from={33 * MINUTE}",
     f"to={36 * MINUTE}&lower=ab",
     f"as_of={35 * MINUTE}",
-    f"as_of={20 * MINUTE}",
     "after=aa",
 ]
+ALIKE = ["columns=value", "prefix=a", "lower=b&upper=a", f"as_of={20 * MINUTE}"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -51,7 +49,7 @@ def _random_splits(scene: Scene, dice: random.Random) -> list[Split]:
     return [Split(KeyRange(start, end), 1) for start, end in zip([b"", *cuts], ends, strict=True)]
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", long_or_short([*QUERIES, *ALIKE], QUERIES))
 def test_splits_together_have_each_row_once_and_in_the_order_of_all(
     scene: Scene, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

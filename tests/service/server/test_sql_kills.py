@@ -13,6 +13,7 @@ import pytest
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, served, until_ready, wait_until
 from support.processes.sql_processes import ENDLESS, busy, query_processes, sent, ticks_by_process, ticks_of
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 ROWS = 200
@@ -39,7 +40,14 @@ def asked(one: Served, sql: str, **members: object) -> httpx.Response:
     return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0, **members}, timeout=HANGING_S)
 
 
-@pytest.mark.parametrize("killed", [query_processes, Served.scans], ids=["query process", "scan process"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(query_processes, marks=long_only("test_query_processes.py has one that dies")),
+        Served.scans,
+    ],
+    ids=["query process", "scan process"],
+)
 def test_a_statement_whose_process_is_killed_fails_and_the_next_one_is_right(
     one: Served, killed: Callable[[Served], Iterable[int]]
 ) -> None:
@@ -70,6 +78,7 @@ def test_a_statement_whose_process_is_killed_fails_and_the_next_one_is_right(
         wait_until(lambda: not before.keys() & query_processes(one))
 
 
+@long_only("test_sql_polls.py has two callers of a statement, of which one leaves")
 def test_a_statement_goes_on_while_another_caller_waits(one: Served) -> None:
     long = "select count(*) as n from range(400000000) a, aircraft b where b.key = 'N00001' and a.range % 7 = 3"
     with sent(one, long, max_age_ms=60_000), ThreadPoolExecutor(1) as pool:

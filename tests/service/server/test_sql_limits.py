@@ -16,6 +16,7 @@ from stateline.server.guard.tokens import hash_of
 from support.processes.query_server import OwningWorker
 from support.processes.serve_process import Served, served, until_ready, wait_until
 from support.processes.sql_processes import ENDLESS, is_answered, query_processes, sent
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 
@@ -136,6 +137,7 @@ def test_no_process_of_a_statement_is_left_when_its_deadline_is_told(one: Served
     assert before not in query_processes(one)
 
 
+@long_only("few run two servers over one directory, and each of them counts by itself")
 def test_servers_of_one_directory_keep_to_their_own_limits(tmp_path: Path) -> None:
     count = "select count(*) as n from aircraft"
     with server(tmp_path, "sql.max.rows.scanned=1000") as large:

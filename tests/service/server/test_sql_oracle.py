@@ -13,7 +13,7 @@ import pytest
 from support.oracles.sql_scene import SqlDeployment, SqlScene, check_statements
 from support.run.length import long_or_short
 
-EXAMPLES = long_or_short(2_000, 60)
+EXAMPLES = long_or_short(2_000, 25)
 
 
 @pytest.mark.timeout(3600)

@@ -24,6 +24,7 @@ from stateline.server.listeners import http_listener
 from stateline.server.stand_in import StandIn
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_all_ready
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 KEY = "/v1/stores/aircraft/keys/a"
@@ -117,6 +118,7 @@ def test_clients_are_refused_from_the_death_of_a_server_until_the_next_one_is_re
             wait_until(lambda: not polled(supervisor).is_answered, HANGING_S)
 
 
+@long_only("the test before kills what answers, too")
 def test_nobody_waits_for_server_processes_that_were_all_killed(tmp_path: Path) -> None:
     worker = OwningWorker(tmp_path)
     worker.put("a", 1)

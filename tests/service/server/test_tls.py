@@ -25,6 +25,7 @@ from stateline_store import ConfigurationError
 from support import TESTS
 from support.processes.ports import free_port
 from support.processes.query_server import make_app, wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 OPENSSL = shutil.which("openssl")
@@ -158,7 +159,7 @@ def test_serve_says_so_before_it_listens(files: Path, tmp_path: Path) -> None:
         serve(make_app(), config)
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [pytest.param(False, marks=long_only("several have more to close")), True])
 def test_a_client_that_does_not_begin_with_tls_is_hung_up_on(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
 ) -> None:
