@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateline_store import (
@@ -23,7 +23,9 @@ from stateline_store import (
     WindowStore,
 )
 from stateline_store.stores.expiring_key_value import ExpiringKeyValueStore
+from support.run.length import long_or_short
 
+EXAMPLES = long_or_short(100, 25)
 Puts = list[tuple[bytes, bytes | None, int]]
 PUTS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=3)), st.integers(0, 90))
@@ -71,6 +73,7 @@ def _restored(original: TransactionalStore, copy: TransactionalStore) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES)
 @given(puts=PUTS)
 def test_rows_are_equal(kind: str, puts: Puts) -> None:
     made, put = KINDS[kind]
@@ -86,6 +89,7 @@ def test_rows_are_equal(kind: str, puts: Puts) -> None:
     assert rows[0] == rows[1]
 
 
+@settings(max_examples=EXAMPLES)
 @given(puts=PUTS)
 def test_versions_are_equal_at_every_time_that_the_history_has(puts: Puts) -> None:
     with TemporaryDirectory() as folder:

@@ -24,6 +24,7 @@ from stateline.processes.logging import (
     use_log_format,
 )
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 FAILED = "FAIL [rdkafka#producer-%d] [thrd:a:1/bootstrap]: Connect to ipv4#127.0.0.1:1 failed (after %dms in state UP)"
@@ -179,7 +180,12 @@ if any(word in ("worker", "--process", "--listener") for word in sys.argv):
 
 @pytest.mark.parametrize(
     ("command", "processes", "names"),
-    [("run", 1, {"run", "stateline", "worker-0", "server"}), ("serve", 2, {"serve", "server-0", "server-1"})],
+    [
+        ("run", 1, {"run", "stateline", "worker-0", "server"}),
+        pytest.param(
+            *("serve", 2, {"serve", "server-0", "server-1"}), marks=long_only("`stateline run` starts a server, too")
+        ),
+    ],
 )
 def test_every_line_of_several_processes_is_json_whoever_writes_it(
     tmp_path: Path, command: str, processes: int, names: set[str]

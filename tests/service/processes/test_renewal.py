@@ -19,6 +19,7 @@ from stateline.processes.run_plan import RunPlan
 from stateline.processes.supervisor import Supervisor
 from stateline_store.errors import ConfigurationError
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 SETUP = """
@@ -169,7 +170,10 @@ def test_a_worker_that_ends_before_it_is_ready_or_soon_after_is_the_only_one_wit
 
 
 @pytest.mark.usefixtures("settles_later")
-@pytest.mark.parametrize("script", [CRASHES, CRASHES_AT_WORK])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(CRASHES, marks=long_only("the test before has one that ends before it is ready")), CRASHES_AT_WORK],
+)
 def test_the_last_worker_that_ends_before_it_is_ready_or_soon_after_leaves_the_server_with_the_old_code(
     scene: Scene, script: str
 ) -> None:

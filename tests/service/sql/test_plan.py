@@ -248,7 +248,7 @@ SHAPES = (
 )  # fmt: skip
 
 
-@settings(max_examples=long_or_short(500, 60), deadline=None)
+@settings(max_examples=long_or_short(500, 30), deadline=None)
 @given(data=st.data())
 def test_the_result_over_the_parts_equals_that_over_whole_tables(engine: SqlEngine, data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(sorted(KEYS)))

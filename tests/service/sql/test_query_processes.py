@@ -28,6 +28,7 @@ from stateline_store import (
     SqlTooLargeError,
     TooManyRequestsError,
 )
+from support.run.length import long_only
 
 TEXTS = [{"key": key, "value": '{"n": 1}', "timestamp": n} for n, key in enumerate("abcd")]
 DEADLINE_S = 120.0
@@ -154,7 +155,16 @@ def test_an_error_of_a_source_is_raised_and_the_process_stays() -> None:
     run(scene)
 
 
-@pytest.mark.parametrize("sql", [ENDLESS, "SELECT max(length(repeat('x', 10))) FROM range(1e15::BIGINT)"])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        ENDLESS,
+        pytest.param(
+            "SELECT max(length(repeat('x', 10))) FROM range(1e15::BIGINT)",
+            marks=long_only("test_hostile_statements.py has more of them"),
+        ),
+    ],
+)
 def test_a_process_is_killed_at_the_deadline_and_replaced(sql: str) -> None:
     async def scene(pool: QueryProcesses) -> None:
         with pytest.raises(SqlTimeoutError, match="within 1 s"):
