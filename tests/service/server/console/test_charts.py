@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 Served = tuple[Flights, str]
 pytestmark = pytest.mark.usefixtures("unrouted")
+
+
+@pytest.fixture(scope="module")
+def in_utc(browser: Browser, served: Served) -> Iterator[Console]:
+    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="UTC") as opened:
+        yield opened
 
 
 def window(key: str, hour: float, value: Any) -> Mapping[str, Any]:
@@ -191,10 +197,8 @@ def test_small_numbers_are_no_noughts_and_large_ones_are_exact(page: Console) ->
         ("localText(9e15)", "9000000000000000"),
     ],
 )
-def test_numbers_and_times_are_told_as_they_are(browser: Browser, served: Served, call: str, told: str) -> None:
-    with console(browser, f"{served[1]}/stores", "main h1", timezone_id="UTC") as opened:
-        said = opened.page.evaluate(f"import('/console/base/format.js').then((all) => all.{call})")
-    assert said == told
+def test_numbers_and_times_are_told_as_they_are(in_utc: Console, call: str, told: str) -> None:
+    assert in_utc.page.evaluate(f"import('/console/base/format.js').then((all) => all.{call})") == told
 
 
 def test_years_of_more_than_four_digits_are_whole_on_the_axis(page: Console) -> None:
@@ -230,7 +234,9 @@ def test_a_heat_map_of_more_keys_than_are_drawn_says_so(page: Console) -> None:
     page.page.get_by_text("These are 40 of 41 keys, those with the largest sums.").wait_for()
 
 
-@pytest.mark.parametrize("store", ["hourly", "rushes"])
+@pytest.mark.parametrize(
+    "store", [pytest.param("hourly", marks=long_only("streams of windows are in the order of time")), "rushes"]
+)
 def test_of_more_rows_than_are_drawn_the_newest_are(page: Console, store: str) -> None:
     """However they come: streams of sessions are in the order of keys."""
     rows = [window("A" if n < 45_000 else "B", n if n < 45_000 else n - 45_000, 1) for n in range(50_000)]

@@ -32,10 +32,10 @@ TABS = (
         "sql?q=select+*+from+hourly&view=chart",
     ),
 )
-# Each of them is like another one: the same place of another kind of store.
+# Each of them is like another one: the same place of another kind of store, or with less in it.
 ALIKE = {
-    *("stores/airports", "stores/rushes", "stores/rushes/keys/JFK"),
-    *("stores/rushes?tab=chart", "stores/airports?tab=chart"),
+    *("stores/airports", "stores/hourly", "stores/rushes", "stores/aircraft/keys/N001", "stores/rushes/keys/JFK"),
+    *("stores/rushes?tab=chart", "stores/airports?tab=chart", "sql"),
 }
 ALL = [*PLACES, *TABS]
 WIDTHS = (360, 390, 1280, 1920)

@@ -93,6 +93,7 @@ def test_what_is_not_committed_yet_stands_beside_what_is(browser: Browser, tmp_p
         assert "not committed" in fact(level(shown, "read_uncommitted"), "Staged there")
 
 
+@long_only("test_key_moving.py has both levels, and another test here members that differ")
 def test_what_differs_between_the_levels_is_shown_member_by_member(browser: Browser, tmp_path: Path) -> None:
     with served_flights(tmp_path):
         pass
@@ -153,7 +154,11 @@ def test_the_curl_line_gets_what_is_shown(page: Console) -> None:
 
 @pytest.mark.parametrize(
     ("store", "key", "neighbour"),
-    [("aircraft", "N001", "N002"), ("distances", "3", "4"), ("routes", '["EWR","ORD"]', '["EWR","SFO"]')],
+    [
+        pytest.param("aircraft", "N001", "N002", marks=long_only("others have keys of a type")),
+        ("distances", "3", "4"),
+        ("routes", '["EWR","ORD"]', '["EWR","SFO"]'),
+    ],
 )
 def test_a_key_leads_to_the_next_one_and_back(page: Console, store: str, key: str, neighbour: str) -> None:
     shown = visit(page, f"/stores/{store}/keys/{quote(key, safe='')}")
@@ -217,7 +222,12 @@ def test_dragging_leaves_no_trail_for_back(page: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["2013-02-27 22:30", "2013-02-27T22:30:00Z", "2013-02-28 00:30+02:00", "1362004200000"]
+    "written",
+    [
+        *("2013-02-27 22:30", "2013-02-28 00:30+02:00"),
+        pytest.param("2013-02-27T22:30:00Z", marks=long_only("another one has a zone")),
+        pytest.param("1362004200000", marks=long_only("it is what the address has, which another test opens")),
+    ],
 )
 def test_a_time_is_typed_as_people_write_it(page: Console, written: str) -> None:
     shown = visit(page, JFK)
