@@ -17,7 +17,8 @@ from stateline.config.settings import Config
 from stateline.deployment.configured_log import configured_log
 from stateline.dsl.app import App
 from stateline.log import NewTopic, Record
-from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
+from stateline_store import DoesNotExistError, InvalidArgumentError
+from support.processes.running_worker import read_all
 
 
 def application() -> App:
@@ -40,9 +41,7 @@ def produce(app: App, config: Config, topic: str, lines: list[str], terms: Produ
 
 
 def read(config: Config) -> list[tuple[bytes | None, bytes | None]]:
-    with closing(configured_log(config)) as log, closing(log.consumer()) as consumer:
-        consumer.assign({TopicPartition("people", 0): 0})
-        return [(record.key, record.value) for record in consumer.poll(100, 0.5)]
+    return [(record.key, record.value) for record in written(config)]
 
 
 def test_a_line_is_a_record_and_what_comes_back_is_the_position_to_wait_for(config: Config) -> None:
@@ -113,10 +112,9 @@ def test_a_topic_that_the_application_does_not_read_is_refused_with_those_it_doe
 
 
 def written(config: Config) -> list[Record]:
-    with closing(configured_log(config)) as log, closing(log.consumer()) as consumer, closing(log.admin()) as admin:
-        partitions = admin.topics()["people"].partitions
-        consumer.assign({TopicPartition("people", n): 0 for n in range(partitions)})
-        return sorted(consumer.poll(1000, 0.5), key=lambda record: (record.partition, record.offset))
+    with closing(configured_log(config)) as log, closing(log.admin()) as admin:
+        found = read_all(log, "people", admin.topics()["people"].partitions)
+        return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
 def file(folder: Path, name: str, *lines: str) -> str:
