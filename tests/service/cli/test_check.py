@@ -92,6 +92,7 @@ def test_no_log_is_made_to_be_asked(application_id: str, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@on_one_log("embedded", "test_topic_counts.py counts the records of both")
 def test_after_a_worker_was_there_nothing_is_restored_and_without_its_disk_the_changelogs_are(
     application_id: str, config: Config, log: Log
 ) -> None:

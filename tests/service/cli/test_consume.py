@@ -26,6 +26,7 @@ from stateline.config.settings import Config
 from stateline.log import Log, NewTopic
 from stateline_store import DoesNotExistError, InvalidArgumentError, TopicPartition
 from support.processes.running_worker import configured, create, eventually, running
+from support.run.length import on_one_log
 from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
@@ -187,6 +188,7 @@ def test_open_transactions_are_seen_by_those_who_ask_for_them_alone(log: Log, to
     eventually(lambda: len(lines(app, config, topic)) == 1, "the broker has written the transaction's end")
 
 
+@on_one_log("embedded", "records are alike on both, as the first test has them")
 def test_dead_letters_say_where_they_come_from_and_why(log: Log, topic: str, config: Config, tmp_path: Path) -> None:
     dead = f"{topic}-other"
     app = App(f"reading-{topic}")

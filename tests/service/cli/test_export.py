@@ -29,7 +29,6 @@ from support.processes.query_server import wait_until
 from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 
-OVER_S3 = pytest.mark.parametrize("url", ["directory", "s3"], indirect=True)
 FROM_AND_TO = pytest.mark.parametrize(
     ("source", "url"),
     [
@@ -40,7 +39,6 @@ FROM_AND_TO = pytest.mark.parametrize(
     ],
     indirect=["url"],
 )
-OF_EACH_KIND = long_or_short(STORES, ("stamped", "each", "stamped-visits", "history"))
 _TIMES = ("timestamp", "start", "end", "valid_to")
 
 
@@ -139,9 +137,18 @@ def test_each_store_becomes_a_parquet_file_that_duckdb_reads(
         assert {row["outcome"] for row in export(kinds, *STORES, "--to", url, *of_backup)} == {"there already"}
 
 
-@OVER_S3
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param(
+            "directory", marks=long_only("test_export_tables.py has a table of each kind in one, and this a bucket")
+        ),
+        "s3",
+    ],
+    indirect=True,
+)
 def test_a_delta_table_is_its_store_after_each_export(kinds: Kinds, url: str, tmp_path: Path) -> None:
-    stores = OF_EACH_KIND if "://" not in url else long_or_short(("stamped", "each", "history"), ("history",))
+    stores = STORES if "://" not in url else long_or_short(("stamped", "each", "history"), ("history",))
 
     def is_right(*outcomes: str) -> dict[str, int]:
         done, versions = export(kinds, *stores, "--to", url, "--format", "delta"), {}

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,19 +118,26 @@ def _versions(dice: random.Random) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("most_merged", [1_000_000, 3])
+KINDS = {
+    "key-value": (KEY_VALUE, _key_value),
+    "window": (WINDOW, _windows),
+    "versioned": (VERSIONED, _versions),
+    "float keys": (FLOAT_KEYS, _float_keys),
+}
+MANY, FEW = 1_000_000, 3  # rows that are merged
+
+
 @pytest.mark.parametrize(
-    ("columns", "made"),
-    [(KEY_VALUE, _key_value), (WINDOW, _windows), (VERSIONED, _versions), (FLOAT_KEYS, _float_keys)],
-    ids=["key-value", "window", "versioned", "float keys"],
-)  # fmt: skip
+    ("kind", "most_merged"),
+    long_or_short(
+        [*product(KINDS, (MANY, FEW))],
+        [("key-value", FEW), ("window", MANY), ("versioned", FEW), ("float keys", MANY)],
+    ),
+)
 def test_a_table_is_its_store_after_any_changes(
-    columns: pa.Schema,
-    made: Callable[[random.Random], list[Row]],
-    most_merged: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, most_merged: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    columns, made = KINDS[kind]
     monkeypatch.setattr(delta, "_MOST_MERGED", most_merged)
     store, dice, rows = Store(columns, tmp_path), random.Random(3), list[Row]()
     for _ in range(long_or_short(25, 8)):

@@ -191,6 +191,7 @@ def test_the_only_worker_that_ends_soon_after_it_is_ready_is_not_said_to_run_the
     assert said[-1].startswith("stateline | worker-0 has ended with the new code: no such column.")
 
 
+@long_only("the tests before have one that ends at other moments")
 @pytest.mark.usefixtures("settles_later")
 def test_a_worker_that_ends_while_the_server_is_started_anew_is_not_said_to_run_the_new_code(
     scene: Scene, tmp_path: Path
