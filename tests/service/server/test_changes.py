@@ -30,7 +30,7 @@ from support.processes.change_scene import FIRST, PARTITIONS, Event, Scene, logs
 from support.processes.forked import Forked
 from support.processes.query_server import from_another_address, wait_until
 from support.processes.served_here import served_here
-from support.run.length import of_each_store, on_one_log
+from support.run.length import long_or_short, of_each_store, on_one_log
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
@@ -60,7 +60,8 @@ def served(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         scene.start_worker()
         server, client = scene.start_server("server.changes.max=3", "server.changes.slow.ms=2000")
         scene.send(FIRST)
-        for store in STORES:
+        asked = STORES if bootstrap.startswith("embedded") else long_or_short(STORES, ("newest", "counts", "memory"))
+        for store in asked:
             scene.settle(client, store)
         yield Served(scene, server, client)
 

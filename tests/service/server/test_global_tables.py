@@ -29,6 +29,7 @@ from stateline_store import (
     TopicPartition,
 )
 from stateline_store.files.directory import global_task
+from support.run.length import long_only
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -44,7 +45,9 @@ def declared(*, persistent: bool) -> App:
     return app
 
 
-@pytest.fixture(params=[True, False], ids=["on disk", "in memory"])
+@pytest.fixture(
+    params=[True, pytest.param(False, marks=long_only("it is read by the same code"))], ids=["on disk", "in memory"]
+)
 def driver(request: pytest.FixtureRequest) -> Iterator[TestDriver]:
     with TestDriver(declared(persistent=request.param), partitions=COUNTS) as made:
         yield made

@@ -124,7 +124,7 @@ class Answers:
 WAYS = {"o": ("once", "routes"), "l": ("later", "routes"), "d": ("routes",), "r": ("routes",)}
 
 
-@pytest.mark.parametrize("seed", range(long_or_short(20, 6)))
+@pytest.mark.parametrize("seed", range(long_or_short(20, 3)))
 def test_answers_come_in_the_order_of_the_requests_however_they_arrive(scene: Scene, seed: int) -> None:
     """One by one, many in one piece, in pieces that end anywhere, with the same headers or others."""
     chosen = random.Random(seed)

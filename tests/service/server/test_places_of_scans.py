@@ -18,7 +18,7 @@ from support.processes.sql_processes import ENDLESS, busy, is_answered, sent, ti
 from support.run.length import long_only
 from support.run.patience import HANGING_S
 
-LONG = 20_000
+LONG = 5_000
 """Rows that no buffer on the way takes."""
 
 
@@ -26,7 +26,7 @@ LONG = 20_000
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, OwningWorker]]:
     with scene(tmp_path_factory.mktemp("places") / "state", "server.scans.max=1") as (one, worker):
         for at in range(0, LONG, 1_000):
-            worker.put_all({f"X{number:05d}": "x" * 2_000 for number in range(at, at + 1_000)})
+            worker.put_all({f"X{number:05d}": "x" * 8_000 for number in range(at, at + 1_000)})
         worker.commit()
         wait_until(lambda: statement(one, "select 1 as n").status_code == 200)
         yield one, worker

@@ -149,7 +149,8 @@ class Scene:
         return answer
 
 
-@pytest.fixture(scope="module", params=["embedded", "kafka"])
+# Which log it is makes no difference once the stores have their records, and test_changes.py waits for bounds on Kafka.
+@pytest.fixture(scope="module", params=long_or_short(["embedded", "kafka"], ["embedded"]))
 def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     kafka = request.param == "kafka"
     servers = request.getfixturevalue("kafka_broker").bootstrap_servers if kafka else ""
@@ -158,13 +159,6 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.close()
 
 
-# The log is not asked for these: what it is makes no difference once the stores have their records.
-OF_THE_STORES_ALONE = pytest.mark.parametrize(
-    "scene", long_or_short(["embedded", "kafka"], ["embedded"]), indirect=True, scope="module"
-)
-
-
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), CASES)
 def test_an_answer_is_what_the_records_up_to_its_position_make(
@@ -178,7 +172,6 @@ def test_an_answer_is_what_the_records_up_to_its_position_make(
     assert posted | {"cursor": None} == answer | {"cursor": None}
 
 
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), ONE_OF_EACH)
 def test_a_bound_is_met_or_412_with_where_the_partition_stands(
@@ -198,7 +191,6 @@ def test_a_bound_is_met_or_412_with_where_the_partition_stands(
             assert problem["position"] == {topic: {str(home): ends[home]}}
 
 
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("store", "case"), IN_PAGES)
 def test_all_pages_and_the_stream_in_order_are_the_one_answer(scene: Scene, store: str, case: Case, level: str) -> None:
@@ -223,7 +215,6 @@ def test_all_pages_and_the_stream_in_order_are_the_one_answer(scene: Scene, stor
     assert sorted(map(json.dumps, lines())) == sorted(map(json.dumps, whole["entries"]))
 
 
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 def test_times_are_understood_as_iso_8601_too(scene: Scene, copy: str, level: str) -> None:
@@ -249,7 +240,6 @@ def test_many_versioned_keys_are_looked_up_at_once_as_of_a_time(scene: Scene, co
         assert answer["entries"] == wanted
 
 
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("kind", ANSWERABLE, ids=lambda kind: kind[0])
@@ -273,7 +263,6 @@ def test_a_kind_refuses_the_other_queries_and_says_what_it_can(
             assert (then.status_code, then.json()["reason"]) == (400, "UNKNOWN_QUERY_TYPE")
 
 
-@OF_THE_STORES_ALONE
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("copy", COPIES)
 def test_every_kind_counts_its_entries(scene: Scene, copy: str, level: str) -> None:
