@@ -348,6 +348,7 @@ def test_a_drag_over_a_heat_map_zooms_it_and_the_lines_and_a_double_click_undoes
     page.page.locator(".plot[aria-label*='between 0 and 100']").wait_for()
 
 
+@long_only("a drag that zooms is what the test before shows")
 def test_a_click_on_a_heat_map_and_a_drag_over_its_names_zoom_nothing(page: Console) -> None:
     stream(page.page, "hourly", [window("A", hour, hour) for hour in range(3)])
     page.visit("stores/hourly?tab=chart")

@@ -32,12 +32,12 @@ TABS = (
         "sql?q=select+*+from+hourly&view=chart",
     ),
 )
-# Each of them is like another one: the same place of another kind of store, or with less in it.
-ALIKE = {
-    *("stores/airports", "stores/hourly", "stores/rushes", "stores/aircraft/keys/N001", "stores/rushes/keys/JFK"),
-    *("stores/rushes?tab=chart", "stores/airports?tab=chart", "sql"),
-}
 ALL = [*PLACES, *TABS]
+# Those that have the most kinds of elements: the others are made of the same parts.
+RICHEST = [
+    *("", "stores/aircraft?open=N001", "stores/airports/keys/JFK", "stores/hourly?tab=chart", "queries", "topology"),
+    *("nodes", "sql?q=select+*,+null+as+nothing+from+hourly+join+rushes+using+(key)"),
+]
 WIDTHS = (360, 390, 1280, 1920)
 SCHEMES: tuple[Any, ...] = ("light", "dark")
 # Until what follows the window's size and colours has followed.
@@ -127,7 +127,7 @@ def show(page: Console, place: str) -> None:
     page.page.wait_for_function("() => [...document.querySelectorAll('main details')].every((d) => d.open)")
 
 
-@pytest.fixture(scope="module", params=long_or_short(ALL, [place for place in ALL if place not in ALIKE]))
+@pytest.fixture(scope="module", params=long_or_short(ALL, RICHEST))
 def place(request: pytest.FixtureRequest, page: Console) -> Console:
     """The page there, for one test after the other."""
     page.page.emulate_media(color_scheme="light")

@@ -20,7 +20,7 @@ LARGEST_FIRST_LOAD = 300_000
 IDLE_S = 30
 CHART = "stores/hourly?tab=chart"
 # Those that ask for most: others ask for no more than the first, and places of other stores for no more than these.
-KINDS = ["", "stores/aircraft", "stores/hourly/keys/JFK", "topology", "nodes"]
+KINDS = ["", "stores/aircraft", "topology"]
 
 
 def test_the_first_load_is_small_and_has_no_library_that_it_does_not_need(browser: Browser, served: Served) -> None:

@@ -80,6 +80,7 @@ def test_a_key_has_its_value_at_both_levels_and_where_each_comes_from(page: Cons
         card.get_by_text("2013-02-27T21:00:00.001Z").wait_for()
 
 
+@long_only("test_key_moving.py has both levels beside each other")
 def test_what_is_not_committed_yet_stands_beside_what_is(browser: Browser, tmp_path: Path) -> None:
     with (
         flights(tmp_path, commit_interval_ms=3_600_000) as made,
@@ -207,6 +208,7 @@ def test_a_time_is_in_the_address_so_a_link_shows_the_same_and_back_works(page: 
     value(shown).get_by_text("snow").wait_for()
 
 
+@long_only("another test moves the slider")
 def test_dragging_leaves_no_trail_for_back(page: Console) -> None:
     shown = visit(page, JFK)
     before = shown.evaluate("history.length")
@@ -372,6 +374,7 @@ def test_a_deletion_is_a_change(browser: Browser, moving: Served) -> None:
         opened.page.get_by_role("table", name="Changes of N003").get_by_text("deleted").wait_for()
 
 
+@long_only("test_key_moving.py asks every second, too")
 def test_asking_every_second_lists_what_changed_between_two_answers(browser: Browser, moving: Served) -> None:
     made, url = moving
     with console(browser, f"{url}/stores/aircraft/keys/N004", SHOWN) as opened:

@@ -106,6 +106,7 @@ def test_other_times_are_another_question_and_nothing_in_them_is_a_change(browse
         page.get_by_role("table", name="Changes of TIMES").get_by_text("delay.total: 1 → 8").wait_for()
 
 
+@long_only("the test before has other times of windows")
 def test_another_moment_of_a_versioned_key_is_no_change_of_it(browser: Browser, moving: Served) -> None:
     made, url = moving
     report(made, "LATER", {"runways": 1}, {"runways": 2})

@@ -13,6 +13,7 @@ from support.console.canvas import coloured
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
 from support.console.told import change_look, say
+from support.run.length import long_only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -26,10 +27,19 @@ NAMES = [
 POINTS = 720
 
 
-@pytest.fixture
-def page(browser: Browser, served: Served) -> Iterator[Console]:
+@pytest.fixture(scope="module")
+def opened(browser: Browser, served: Served) -> Iterator[Console]:
     with console(browser, served[1]) as opened:
         yield opened
+
+
+@pytest.fixture
+def page(opened: Console) -> Console:
+    """The overview of what the server really says."""
+    opened.page.unroute_all(behavior="ignoreErrors")
+    opened.visit("")
+    opened.page.locator(".card").first.wait_for()
+    return opened
 
 
 class Hour:
@@ -156,6 +166,7 @@ def test_a_drag_zooms_all_charts_which_new_points_do_not_undo(page: Console) -> 
     assert "zoom" not in page.page.url
 
 
+@long_only("test_a_drag_zooms_all_charts_which_new_points_do_not_undo ends one by a click")
 def test_minutes_end_a_zoom(page: Console) -> None:
     hour = Hour()
     say(page.page, HISTORY, hour.answer)
@@ -179,6 +190,7 @@ def test_a_hole_in_the_past_is_no_line(page: Console) -> None:
     assert missing.count() == 1
 
 
+@long_only("another line is drawn by the first test")
 def test_a_line_of_noughts_is_drawn(page: Console) -> None:
     hour = Hour()
     for point in hour.points:

@@ -190,6 +190,7 @@ def test_a_link_to_a_page_shows_that_page_and_the_ones_after_it_and_can_begin_an
         assert "page" not in parse_qs(urlsplit(shown.url).query)
 
 
+@long_only("few values have so many")
 def test_values_with_hundreds_of_members_show_the_first_200_columns_and_say_so(page: Console) -> None:
     wide = {f"m{number}": number for number in range(300)}
     answered_by(page, [{"key": "A", "value": wide}])
@@ -212,6 +213,7 @@ def test_a_page_whose_state_is_gone_says_to_ask_anew(page: Console, served: Serv
         page.complaints.clear()  # another server than that of the other tests
 
 
+@long_only("it has a hundred thousand rows, and the next test some")
 def test_all_rows_are_one_stream_of_which_few_are_in_the_page(page: Console) -> None:
     answered_by(page, [{"key": f"K{n:06}", "value": {"n": n}, "timestamp": n} for n in range(100_001)])
     show(page, "aircraft?rows=all")

@@ -13,6 +13,7 @@ from support.console.console_browser import Flights, flights
 from support.console.console_page import Console, console
 from support.processes.ports import free_port
 from support.processes.running_worker import produce
+from support.run.length import long_only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -47,6 +48,7 @@ def test_a_watched_question_marks_what_changed_and_says_what_is_new(page: Consol
     page.wait_for_passing("#moved", "0 changed, 1 new, 0 gone")
 
 
+@long_only("another test has a member that changes")
 def test_a_member_that_is_gone_is_a_change(page: Console, moving: Moving) -> None:
     write(moving, "G1", 1)
     page.visit("stores/aircraft?prefix=G&every=1")
@@ -89,6 +91,7 @@ def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Movi
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
 
 
+@long_only("it is said of two answers, as another test has it")
 def test_nothing_is_said_of_what_moved_before_there_are_two_answers(page: Console, moving: Moving) -> None:
     write(moving, "O1", 1)
     page.visit("stores/aircraft?prefix=O&every=30")
@@ -96,6 +99,7 @@ def test_nothing_is_said_of_what_moved_before_there_are_two_answers(page: Consol
     assert page.page.locator("#moved").count() == 0
 
 
+@long_only("the store marks it by the same code")
 def test_questions_that_are_watched_at_their_own_place_mark_what_changed_too(page: Console, moving: Moving) -> None:
     write(moving, "Q1", 1)
     page.visit("queries?store=aircraft&ask=range&prefix=Q&every=1")
@@ -141,6 +145,7 @@ def test_watching_that_fails_says_so_keeps_what_was_and_goes_on(page: Console, m
     page.page.locator(".problem").wait_for(state="detached")
 
 
+@long_only("those that are paused come as they are committed, too")
 def test_changes_come_as_they_are_committed_newest_first(page: Console, moving: Moving) -> None:
     page.visit("stores/aircraft?tab=changes")
     page.page.locator("#feed", has_text="Connected.").wait_for()
@@ -176,6 +181,7 @@ def test_changes_from_the_beginning_keep_the_newest_500(page: Console, moving: M
     page.page.get_by_text("500 rows", exact=True).wait_for()
 
 
+@long_only("test_key.py has a deletion as a change")
 def test_a_deletion_is_a_change_without_a_value(page: Console, moving: Moving) -> None:
     page.visit("stores/aircraft?tab=changes&columns=key,value")
     page.page.locator("#feed", has_text="Connected.").wait_for()

@@ -23,10 +23,20 @@ GRAPH = "/v1/console/graph"
 DRAWN = ".topology svg .node"
 
 
-@pytest.fixture
-def page(browser: Browser, served: Served) -> Iterator[Console]:
+@pytest.fixture(scope="module")
+def opened(browser: Browser, served: Served) -> Iterator[Console]:
     with console(browser, f"{served[1]}/topology", first=DRAWN) as opened:
         yield opened
+
+
+@pytest.fixture
+def page(opened: Console) -> Console:
+    """The drawing of what the server really says."""
+    opened.page.unroute_all(behavior="ignoreErrors")
+    opened.page.set_viewport_size({"width": 1280, "height": 900})
+    opened.visit("topology")
+    opened.page.locator(DRAWN).first.wait_for()
+    return opened
 
 
 def node(kind: str, name: str, subtopology: int | None = None) -> dict[str, Any]:
@@ -192,6 +202,7 @@ def test_one_that_is_too_large_to_be_read_scrolls_and_can_be_made_to_fit(page: C
     page.page.wait_for_function(fits, arg=["scrollHeight", "clientHeight"])
 
 
+@long_only("another test has it fit in windows of two widths")
 def test_it_fits_anew_in_another_window(page: Console) -> None:
     say(page.page, GRAPH, fans(4))
     page.page.reload()
@@ -223,6 +234,7 @@ def test_the_keyboard_scrolls_zooms_and_reaches_what_is_out_of_sight(page: Conso
     page.page.wait_for_url("**/stores/store-of-number-15")
 
 
+@long_only("it is a moment that few people meet")
 def test_nothing_can_be_made_larger_before_it_is_drawn(page: Console) -> None:
     say(page.page, GRAPH, large(16))
     held: list[Route] = []
