@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,16 +26,24 @@ from stateline.client import (
     UnreachableError,
 )
 from stateline_store import TopicPartition
+from support.http.blocking import clients_of
 from support.http.faulty_proxy import Answered, Cut, FaultyProxy
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import http_server
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 Connect = Callable[..., Client]
 QUICK = Retries(first_pause_s=0.01, longest_pause_s=0.02)
 PROBLEM = {"Content-Type": "application/problem+json"}
 BUSY = '{"reason": "TOO_MANY_REQUESTS", "status": 429, "detail": "Too many: come later."}'
+
+
+@pytest.fixture(params=["asyncio", pytest.param("threads", marks=long_only("test_client.py has both kinds"))])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    with clients_of(request.param) as connect:
+        yield connect
 
 
 @pytest.fixture(autouse=True)

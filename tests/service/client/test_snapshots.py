@@ -22,10 +22,18 @@ from stateline.client import (
     Snapshot,
     UnreachableError,
 )
+from support.http.blocking import clients_of
 from support.http.faulty_proxy import Cut, FaultyProxy
 from support.processes.query_server import PARTITIONS, TIMESTAMP_MS, OwningWorker
+from support.run.length import long_only
 
 Connect = Callable[..., Client]
+
+
+@pytest.fixture(params=["asyncio", pytest.param("threads", marks=long_only("test_client.py has both kinds"))])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    with clients_of(request.param) as connect:
+        yield connect
 
 
 @pytest.fixture(autouse=True)
