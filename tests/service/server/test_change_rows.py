@@ -36,7 +36,7 @@ from stateline_store.rows.windowed_keys import session_key, window_key
 from support.apps.changes_app import LOGGED, TABLES
 from support.processes.change_scene import FIRST, PARTITIONS, Scene, placed
 from support.processes.query_server import wait_until
-from support.run.length import long_or_short, of_each_store, on_one_log
+from support.run.length import long_only, long_or_short, of_each_store, on_one_log
 from support.run.patience import HANGING_S
 
 STORES = (*TABLES, *LOGGED)
@@ -141,7 +141,7 @@ def test_two_spans_that_meet_give_what_one_gives(served: Served, store: str) -> 
         assert sorted([*first, *second], key=placed) == whole
 
 
-@of_each_store(on_kafka=OF_A_CHANGELOG)
+@of_each_store(on_kafka=())  # test_changes.py has a position there
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory", "history"])
 def test_after_latest_or_a_position_come_the_changes_that_were_not_there(served: Served, store: str) -> None:
     latest = ends_of(served.client, store, "latest")
@@ -291,6 +291,7 @@ def test_of_a_topic_that_was_made_anew_nothing_is_given(bootstrap: str, tmp_path
             assert (answer.status_code, answer.json()["reason"]) == (410, "CURSOR_EXPIRED"), answer.text
 
 
+@long_only("test_change_feed.py has topics whose beginning is deleted")
 @pytest.mark.parametrize("bootstrap", ["kafka"], indirect=True)
 def test_what_retention_has_deleted_is_refused_and_not_passed_over(bootstrap: str, tmp_path: Path) -> None:
     with closing(open_log(bootstrap, tmp_path)) as log, Scene(bootstrap, log, tmp_path) as scene:

@@ -195,6 +195,7 @@ def test_a_wait_lasts_over_a_workers_restart(server: httpx.Client, tmp_path: Pat
     worker.close()
 
 
+@long_only("the test before waits over a restart")
 def test_a_worker_that_comes_back_is_found_again(server: httpx.Client, tmp_path: Path) -> None:
     for value in range(3):
         worker = OwningWorker(tmp_path)
