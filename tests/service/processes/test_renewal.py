@@ -235,6 +235,7 @@ def test_a_server_that_does_not_come_up_leaves_the_one_that_answers(scene: Scene
     assert not scene.said("hands over")
 
 
+@long_only("the test before has one that ends, and others workers that end so soon")
 @pytest.mark.usefixtures("settles_later")
 def test_a_server_that_ends_soon_after_it_is_ready_leaves_the_one_that_answers(scene: Scene) -> None:
     before = scene.supervisor.processes["server"]

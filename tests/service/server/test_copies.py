@@ -43,6 +43,7 @@ from stateline_store import (
 from stateline_store.snapshots.copied_files import LeavingFile
 from stateline_store.snapshots.store_copies import CopyDirectory
 from support.processes.linked_nodes import LinkedNode, run, until, with_secret
+from support.run.length import long_only
 
 SOURCE = TopicPartition("in", 0)
 ROWS = {b"%d" % n: b"value of %d" % n * 20 for n in range(2000)}
@@ -175,6 +176,7 @@ def test_the_files_come_and_are_the_owners_store(pair: Pair) -> None:
     pair.check_placed()
 
 
+@long_only("the next test is served under a limit, and waits")
 def test_a_limit_that_lets_little_through_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(path.stat().st_size for path in (pair.root / "owner").rglob("*") if path.suffix in (".log", ".sst"))
     for module in (receiving, sending):

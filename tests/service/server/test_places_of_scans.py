@@ -106,7 +106,7 @@ def test_when_the_request_fails(running: tuple[Served, OwningWorker], fail: Call
     assert not is_refused(one)
 
 
-@long_only("test_sql_kills.py and test_large_reads.py kill it and ask again")
+@long_only("test_sql_polls.py and test_large_reads.py kill it and ask again")
 def test_when_the_scan_process_is_killed(running: tuple[Served, OwningWorker]) -> None:
     one, worker = running
     with streaming(one) as pieces:

@@ -111,6 +111,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_counted_stays_counted(two: 
     assert len(two.lines("it starts again in")) == told + 1
 
 
+@long_only("test_several_processes_drain_together ends all of them, too")
 def test_sigterm_to_the_parent_ends_all_of_them(own: Served) -> None:
     children = own.children()
     own.process.terminate()
@@ -120,6 +121,7 @@ def test_sigterm_to_the_parent_ends_all_of_them(own: Served) -> None:
     assert not own.lines("Traceback")
 
 
+@long_only("test_new_code.py has it under traffic, with two processes")
 def test_sighup_starts_each_of_them_anew_while_another_one_answers(two: Served) -> None:
     before = set(two.children())
     two.process.send_signal(signal.SIGHUP)

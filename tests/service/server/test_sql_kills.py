@@ -40,14 +40,8 @@ def asked(one: Served, sql: str, **members: object) -> httpx.Response:
     return httpx.post(f"{one.url}/v1/sql", json={"sql": sql, "max_age_ms": 0, **members}, timeout=HANGING_S)
 
 
-@pytest.mark.parametrize(
-    "killed",
-    [
-        pytest.param(query_processes, marks=long_only("test_query_processes.py has one that dies")),
-        Served.scans,
-    ],
-    ids=["query process", "scan process"],
-)
+@long_only("test_query_processes.py has one that dies, and test_sql_polls.py a scan process that is killed")
+@pytest.mark.parametrize("killed", [query_processes, Served.scans], ids=["query process", "scan process"])
 def test_a_statement_whose_process_is_killed_fails_and_the_next_one_is_right(
     one: Served, killed: Callable[[Served], Iterable[int]]
 ) -> None:

@@ -289,6 +289,7 @@ def test_parameters_that_json_does_not_have_are_refused() -> None:
     run(scene)
 
 
+@long_only("test_hostile_statements.py measures it")
 def test_a_process_is_killed_within_a_second_of_its_deadline() -> None:
     async def scene(pool: QueryProcesses) -> None:
         (served,) = pool._idle

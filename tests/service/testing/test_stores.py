@@ -17,6 +17,7 @@ from stateline_store import InvalidArgumentError, UnknownQueryTypeError
 from support.apps import kinds_app
 from support.apps.kinds_app import BOOM, Event, Oracle
 from support.apps.own_stores import OwnStore
+from support.run.length import long_or_short
 
 
 def events(count: int) -> list[Event]:
@@ -48,7 +49,7 @@ def contents(driver: TestDriver, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("guarantee", orders.GUARANTEES)
+@pytest.mark.parametrize("guarantee", long_or_short(orders.GUARANTEES, ["exactly_once_v2"]))
 def test_stores_of_every_kind_hold_what_an_oracle_makes_of_the_same_records_over_restarts(
     guarantee: str, persistent: bool, partitions: int
 ) -> None:

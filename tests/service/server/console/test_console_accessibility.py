@@ -11,7 +11,7 @@ import pytest
 
 from support.console.console_browser import Flights
 from support.console.console_page import Console, console
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -217,7 +217,9 @@ def test_what_moves_with_each_look_is_not_announced(page: Console) -> None:
     assert page.page.evaluate("window.announced") == []
 
 
-@pytest.mark.parametrize("place", ["", "stores", "topology"])
+@pytest.mark.parametrize(
+    "place", ["", pytest.param("stores", marks=long_only("the overview moves as much")), "topology"]
+)
 def test_the_focus_stays_where_it_is_while_the_page_moves(page: Console, place: str) -> None:
     show(page, place)
     page.page.locator("main a, main summary").last.focus()
