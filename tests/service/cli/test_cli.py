@@ -38,6 +38,7 @@ from stateline_store import (
     TopicPartition,
 )
 from support.processes import forked
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 SCRIPT = Path(sys.executable).with_name("stateline")
@@ -514,6 +515,7 @@ def test_a_state_directory_that_is_a_file_is_the_callers_mistake(project: Path, 
     assert refused(command, TARGET, "--set", "state.dir=file").startswith(said)
 
 
+@long_only("a child is told -v as it is told its settings")
 def test_saying_more_shows_the_settings_in_children_too(project: Path) -> None:
     lonely = APPLICATION.partition("@app.pipeline")[0]
     Path("lonely_of_the_cli_tests.py").write_text(lonely)

@@ -426,7 +426,7 @@ def test_what_is_interrupted_is_completed_and_nothing_starts_before(scene: Scene
         "reset:state-deleted", "reset:checkpoints-deleted",
     ]  # fmt: skip
     if not scene.bootstrap.startswith("embedded"):
-        steps = ["reset:changelogs-deleted", "reset:topics-deleted"]
+        steps = long_or_short(["reset:changelogs-deleted", "reset:topics-deleted"], ["reset:changelogs-deleted"])
     scene.app.target = "shop:app"
     for step in steps:
         scene.write(records(0, 20))

@@ -164,7 +164,7 @@ def test_what_is_in_the_changelog_and_not_committed_is_not_given(
 # Ends
 
 
-@pytest.mark.parametrize("bootstrap", long_or_short(["embedded", "kafka"], ["kafka"]), indirect=True)
+@on_one_log("embedded", "a server stops alike on both")
 def test_a_server_that_stops_says_so(bootstrap: str, log: Log, tmp_path: Path) -> None:
     with Scene(bootstrap, log, tmp_path) as scene:
         scene.start_worker()
@@ -178,7 +178,7 @@ def test_a_server_that_stops_says_so(bootstrap: str, log: Log, tmp_path: Path) -
         assert server.wait(HANGING_S) == 0
 
 
-@on_one_log("kafka", "the server asks either log for the topic's id")
+@on_one_log("embedded", "either log tells another id of such a topic, as test_log_contract.py has it")
 def test_a_topic_that_is_made_anew_ends_the_feed(bootstrap: str, log: Log, tmp_path: Path) -> None:
     with Scene(bootstrap, log, tmp_path) as scene:
         worker = scene.start_worker()

@@ -272,7 +272,7 @@ def test_what_is_in_the_changelog_and_not_committed_is_behind_the_end(
         assert [(row["key"], row["value"], row["partition"]) for row in rows] == [("left", 7, 1)]
 
 
-@on_one_log("embedded", "test_change_feed.py has Kafka")
+@on_one_log("embedded", "either log tells another id of such a topic, as test_log_contract.py has it")
 def test_of_a_topic_that_was_made_anew_nothing_is_given(bootstrap: str, tmp_path: Path) -> None:
     with closing(open_log(bootstrap, tmp_path)) as log, Scene(bootstrap, log, tmp_path) as scene:
         worker = scene.start_worker()
