@@ -534,6 +534,7 @@ sys.exit(main())
 """
 
 
+@long_only("test_kafka.py has what each call says of a broker that is not there")
 def test_waiting_for_kafka_is_said_while_it_waits_and_the_same_failure_once(project: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # never listens: connections are refused

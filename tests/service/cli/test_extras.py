@@ -10,6 +10,7 @@ import pytest
 
 from stateline.config.extras import need_extra
 from stateline_store import ConfigurationError
+from support.run.length import long_only
 
 APPLICATION = """
 from stateline import App, serdes, stores
@@ -95,6 +96,7 @@ def test_a_package_within_one_that_is_missing_is_missing(monkeypatch: pytest.Mon
         need_extra("spark", "Pipelines")
 
 
+@long_only("other commands end with the same line")
 def test_a_reset_that_has_checkpoints_at_a_url_to_delete_changes_nothing_without_spark(shop: Path) -> None:
     assert without("", command("topics", "shop:app", "--create", "--partitions", "1"), shop).returncode == 0
     reset = command("reset", "shop:app", "--yes", "--set", "pipeline.checkpoint.location=hdfs://nowhere:1/x")

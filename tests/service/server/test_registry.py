@@ -23,6 +23,7 @@ from stateline_store.files.durable_files import refused
 from support.kafka.shared_broker import SharedBroker
 from support.oracles.whole_epochs import whole_app
 from support.processes.served_here import served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 
@@ -127,6 +128,7 @@ def test_a_reading_of_the_registry_tells_the_newest_entries_alone(application: A
     assert reader.directories["gone"] == "d7"
 
 
+@long_only("few applications have had so many nodes")
 def test_a_node_is_among_the_newest_that_are_told_of_after_any_number_of_other_names(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from stateline.server.sql.reading import RowAccount, WantedTable
 from stateline_store import SqlTooLargeError
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.served_here import served_here
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 
 MOST = 1_000
 STORES = ["id-windows", "prices", "docs"]
@@ -102,6 +102,7 @@ def test_a_few_rows_that_are_written_all_the_time_are_few(running: tuple[httpx.C
     assert asked(client) == 10
 
 
+@long_only("the test before has a few that are written all the time")
 def test_rows_that_were_written_often_count_once(running: tuple[httpx.Client, OwningWorker]) -> None:
     client, worker = running
     for value in range(8):

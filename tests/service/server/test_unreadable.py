@@ -28,6 +28,7 @@ from stateline.server.wire.time_limits import TimeLimits
 from support.processes.ports import free_port
 from support.processes.query_server import OwningWorker, wait_until
 from support.processes.served_here import Here, served_here
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 GET = b"GET /v1/stores/aircraft/keys/N1 HTTP/1.1\r\nHost: localhost\r\n"
@@ -221,6 +222,7 @@ def test_headers_without_end_are_not_read_without_end(connection: socket.socket,
     assert send_without_end(connection, piece, most) < most
 
 
+@long_only("test_later_answers.py has many that are sent ahead")
 def test_thousands_of_requests_sent_ahead_are_no_long_header(connection: socket.socket) -> None:
     count = 4_000
     connection.sendall((GET + b"X: " + b"x" * 50 + b"\r\n\r\n") * count + GET + b"Connection: close\r\n\r\n")

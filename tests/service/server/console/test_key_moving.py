@@ -150,6 +150,7 @@ def test_a_value_never_stands_under_another_moment(browser: Browser, moving: Ser
 # More versions than one asks for at once
 
 
+@long_only("test_store.py goes through pages, and links to one")
 def test_older_versions_are_a_page_away_and_a_link_to_it_lasts(browser: Browser, moving: Served) -> None:
     made, url = moving
     report(made, "MANY", *({"runways": i} for i in range(2 * PAGE + 5)))

@@ -76,6 +76,7 @@ def test_numbers_are_shown_and_copied_as_they_are_written_however_many_digits_th
     page.wait_for_passing(".tabulator-cell.changed", "123457")
 
 
+@long_only("a question about rows is watched by the same code")
 def test_a_watched_count_or_position_says_what_moved(page: Console, moving: Moving) -> None:
     page.visit("stores/aircraft?ask=position&every=1")
     page.page.locator("#moved", has_text="Nothing changed").wait_for()
