@@ -7,7 +7,6 @@ import io
 import json
 import socket
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,10 +28,8 @@ Json: TypeAlias = dict[str, Any]
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
 FORMATS = [NDJSON, ARROW]
 LEVELS = ["read_committed", "read_uncommitted"]
-STORES = ["aircraft", "cache"]
-FORMATS_AND_LEVELS = pytest.mark.parametrize(
-    ("media_type", "level"), long_or_short([*product(FORMATS, LEVELS)], [*zip(FORMATS, LEVELS, strict=True)])
-)
+STORES, ORDERS = ["aircraft", "cache"], ["asc", "desc"]
+ORDERED = long_or_short([(s, o) for s in STORES for o in ORDERS], [*zip(STORES, ORDERS, strict=True)])
 LARGE = 20_000  # entries: several chunks of every partition
 WIDE = 40  # entries of a MiB: far more than sockets hold
 WIDE_KEYS = [f"w{n:03}" for n in range(WIDE)]
@@ -83,18 +80,9 @@ def is_at_rest(here: Here, worker: OwningWorker) -> bool:
     return len(here.serving.cursors) == 0 and len(worker.socket.scans) == 0
 
 
-@pytest.mark.parametrize(
-    ("media_type", "store", "level", "order"),
-    long_or_short(
-        [*product(FORMATS, STORES, LEVELS, ("asc", "desc"))],
-        [
-            (NDJSON, "aircraft", "read_committed", "asc"),
-            (NDJSON, "cache", "read_uncommitted", "desc"),
-            (ARROW, "aircraft", "read_uncommitted", "desc"),
-            (ARROW, "cache", "read_committed", "asc"),
-        ],
-    ),
-)
+@pytest.mark.parametrize(("store", "order"), ORDERED)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("media_type", FORMATS)
 def test_a_stream_has_all_entries_of_one_state_in_order(
     here: Here, worker: OwningWorker, rows: dict[str, Any], media_type: str, store: str, level: str, order: str
 ) -> None:
@@ -233,7 +221,8 @@ def produced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@FORMATS_AND_LEVELS
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("media_type", FORMATS)
 def test_a_slow_client_gets_everything_and_the_server_reads_no_further_than_it_takes(
     here: Here, worker: OwningWorker, produced: list[int], media_type: str, level: str
 ) -> None:
@@ -250,7 +239,8 @@ def test_a_slow_client_gets_everything_and_the_server_reads_no_further_than_it_t
     wait_until(lambda: is_at_rest(here, worker))
 
 
-@FORMATS_AND_LEVELS
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("media_type", FORMATS)
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
     here: Here, worker: OwningWorker, produced: list[int], media_type: str, level: str
 ) -> None:
@@ -264,9 +254,8 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
     assert sum(produced) < WIDE
 
 
-@pytest.mark.parametrize(
-    ("media_type", "killed"), long_or_short([*product(FORMATS, (False, True))], [(NDJSON, False), (ARROW, True)])
-)
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("media_type", FORMATS)
 def test_an_uncommitted_stream_breaks_off_when_its_worker_ends(tmp_path: Path, media_type: str, killed: bool) -> None:
     worker = OwningWorker(tmp_path)
     worker.put_all(dict.fromkeys(WIDE_KEYS, "x" * 2**20))
