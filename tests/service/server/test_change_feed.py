@@ -35,7 +35,7 @@ from support.run.length import long_or_short, on_one_log
 from support.run.patience import HANGING_S
 
 KILLS = long_or_short(3, 1)
-MOST_EVENTS = long_or_short(40, 160)  # of one connection
+MOST_EVENTS = long_or_short(40, 80)  # of one connection
 INPUT_RECORDS = 700
 NOBODY: frozenset[int] = frozenset()
 
