@@ -123,7 +123,7 @@ class Scene:
         return done.returncode, done.stdout + done.stderr
 
 
-in_the_log = on_one_log("embedded", "a fresh start and an interrupted one run on Kafka")
+in_the_log = on_one_log("embedded", "one that is interrupted starts over on Kafka")
 
 
 @pytest.fixture(params=["at_least_once", "exactly_once_v2"])
@@ -156,6 +156,7 @@ def test_a_topic_is_not_deleted_while_the_application_runs_nor_is_one_that_may_b
         assert scene.source not in admin.topics()
 
 
+@in_the_log
 def test_an_application_that_starts_over_has_the_stores_of_a_fresh_one(scene: Scene) -> None:
     scene.write(records(0, 40))
     scene.works_until(expected(scene.written, scene.written))
