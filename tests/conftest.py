@@ -43,9 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="every count in full, for releases: `make test-all`")
 
 
+@pytest.hookimpl(tryfirst=True)  # the plugin of timeouts reads its option when it is configured
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--long"):
         make_long()
+        config.option.timeout = config.option.timeout or 0  # none
     gc.disable()  # until what is collected is there, which takes it an eighth longer
     config.pluginmanager.register(LeftRunning())
     if not hasattr(config, "workerinput"):  # xdist's processes hand their reports on to the one that started them

@@ -139,13 +139,10 @@ def test_make_knows_its_targets_and_help_names_them(target: str) -> None:
         (["demo", "NODES=3"], "PYTHONPATH=tests .venv/bin/python -m flights --nodes 3"),
         (
             ["test", "PYTEST_ARGS=-k position"],
-            ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder -k position",
-        ),
-        (
-            ["test-all"],
             ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder"
-            " --long --timeout 14400 -o faulthandler_timeout=14500",
+            " -o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true -k position",
         ),
+        (["test-all"], ".venv/bin/pytest -n 6 --dist loadscope --no-loadscope-reorder --long"),
     ],
 )
 def test_make_passes_its_variables_on(arguments: list[str], command: str) -> None:

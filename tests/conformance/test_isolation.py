@@ -22,8 +22,8 @@ from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import eventually
 from support.run.length import long_or_short
 
-COMPARED = long_or_short(10_000, 250)
-KILLS = long_or_short(6, 1)
+COMPARED = long_or_short(10_000, 500)
+KILLS = long_or_short(6, 2)
 _SHOWN = 5
 _UNCOMMITTED_AT_MOST = 200  # records
 _COMMITTED, _UNCOMMITTED = LEVELS
@@ -200,7 +200,6 @@ def sides(kafka_broker: SharedBroker, tmp_path: Path) -> Iterator[Sides]:
         yield made
 
 
-@pytest.mark.timeout(3600)
 def test_at_equal_positions_both_give_the_same_answer_at_each_isolation_level(sides: Sides) -> None:
     comparison = Comparison(sides)
     _until_both_answer(sides)

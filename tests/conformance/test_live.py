@@ -23,7 +23,6 @@ from support.run.length import long_only
 TABLES = ("table", "versioned")  # their input is their changelog
 
 pytestmark = [
-    pytest.mark.timeout(1200 + RECORDS // 250),  # both sides work within the first test
     long_only("test_isolation.py asks both on a broker, and test_golden_operators.py has the changelogs of operators"),
 ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from conformance.live import Rows, Sides, both_sides, difference
 from conformance.live_app import JOINED, MOVED
-from conformance.live_input import PARTITIONS, RECORDS, Input, write_input
+from conformance.live_input import PARTITIONS, Input, write_input
 from stateline.log.kafka import KafkaLog
 from stateline.processing.changelog import own_headers
 from support.kafka.java_streams import class_path
@@ -21,7 +21,6 @@ from support.processes.running_worker import create, eventually, read_all
 from support.run.length import long_only
 
 pytestmark = [
-    pytest.mark.timeout(1200 + RECORDS // 250),
     long_only("test_golden_operators.py has what these operators leave in Kafka Streams"),
 ]
 

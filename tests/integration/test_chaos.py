@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from chaos.cluster import KafkaCluster
 from chaos.faults import possible_faults
 from chaos.run import chaos, suffer
@@ -20,7 +18,6 @@ from support.kafka.kafka_broker import needed
 from support.run.length import long_only
 
 
-@pytest.mark.timeout(7200)
 @long_only("it starts three brokers, and test_broker_away.py has one that is away")
 def test_after_each_fault_a_worker_commits_again_and_every_record_counts_once() -> None:
     with needed(KafkaCluster) as cluster, chaos(cluster, "exactly_once_v2", random.Random(5), 0.02) as scene:

@@ -40,7 +40,7 @@ from support.oracles.crash_watch import WatchedRun, runs
 from support.processes.forked import Forked
 from support.processes.ports import free_port
 from support.processes.running_worker import Stores, create, eventually, produce, read_all
-from support.run.length import long_only, long_or_short
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLED = -signal.SIGKILL
@@ -85,10 +85,7 @@ def test_a_worker_killed_after_each_step_of_a_commit_keeps_every_promise(
     run.check_forwarded()
 
 
-@pytest.mark.parametrize(
-    "guarantee",
-    [pytest.param("at_least_once", marks=long_only("the rows are written alike under either")), "exactly_once_v2"],
-)
+@pytest.mark.parametrize("guarantee", list(COMMIT_STEPS))
 def test_a_store_with_headers_has_those_of_its_records_after_a_kill_at_each_step_of_a_commit(
     embedded: Steps, guarantee: str
 ) -> None:

@@ -251,7 +251,6 @@ def plans(chance: random.Random, number: int) -> tuple[list[Kill], list[Kill], l
     return all_run + sink, moments(chance, 1, busy_s=2, start_s=1) + commits, servers
 
 
-@pytest.mark.timeout(7200 * ROUNDS)
 def test_whoever_is_killed_and_whenever_the_stores_are_what_the_whole_input_makes(scene: Scene) -> None:
     chance = random.Random(ROUNDS)
     for number in range(ROUNDS):

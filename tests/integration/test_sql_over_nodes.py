@@ -33,7 +33,6 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.timeout(3600)
 @long_only("test_node_faults.py asks three nodes for SQL, and test_sql_oracle.py has these statements on one")
 def test_rows_are_those_of_the_same_statement_whichever_node_is_asked(kafka_broker: KafkaBroker) -> None:
     with ExitStack() as stack:

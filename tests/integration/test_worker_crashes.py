@@ -20,7 +20,7 @@ from support.kafka.kafka_broker import KafkaBroker, needed
 from support.oracles.crash_watch import WatchedRun, Watcher
 from support.processes.forked import Forked
 from support.processes.running_worker import eventually
-from support.run.length import long_only, long_or_short
+from support.run.length import long_or_short
 
 KILLS = long_or_short(50, 4)
 
@@ -41,7 +41,6 @@ def kill_at_random(worker: Forked, watcher: Watcher, chance: random.Random, outp
     worker.wait()
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_a_worker_killed_again_and_again_over_one_load_keeps_every_promise(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path
@@ -56,8 +55,6 @@ def test_a_worker_killed_again_and_again_over_one_load_keeps_every_promise(
     run.check_forwarded()
 
 
-@pytest.mark.timeout(1200)
-@long_only("the test above kills workers on a broker of 4.4")
 def test_a_worker_on_a_broker_of_kafka_4_3_commits_is_killed_and_goes_on(tmp_path: Path) -> None:
     with (
         needed(lambda: KafkaBroker(version="4.3.1")) as broker,

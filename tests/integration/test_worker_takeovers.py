@@ -22,7 +22,7 @@ from support.apps import crash_app
 from support.oracles.crash_watch import COMMIT_MS, PARTITIONS, Feeder, Oracle, Watcher, check_forwarded, start_worker
 from support.processes.forked import Forked
 from support.processes.running_worker import Stores, create, eventually
-from support.run.length import long_or_short, on_one_log
+from support.run.length import long_or_short
 from support.run.patience import HANGING_S
 
 KILLS = long_or_short(8, 4)
@@ -79,8 +79,6 @@ class Machine:
         self.watcher.start()
 
 
-@pytest.mark.timeout(3600)
-@on_one_log("embedded", "test_standbys.py and test_node_faults.py kill the owners of tasks on a broker")
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_tasks_of_killed_workers_go_on_where_they_were_on_the_other_disk(
     bootstrap: str, log: Log, guarantee: str, tmp_path: Path

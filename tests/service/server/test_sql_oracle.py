@@ -8,15 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
-
 from support.oracles.sql_scene import SqlDeployment, SqlScene, check_statements
 from support.run.length import long_or_short
 
 EXAMPLES = long_or_short(2_000, 25)
 
 
-@pytest.mark.timeout(3600)
 def test_rows_are_those_of_the_same_statement_over_the_input_up_to_the_position(tmp_path: Path) -> None:
     deployment = SqlDeployment(tmp_path, "", uuid4().hex[:8])
     with closing(deployment.log):
