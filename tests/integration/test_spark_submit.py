@@ -27,7 +27,7 @@ from support.spark import spark_cluster
 _IMPATIENT = ["network.timeout=15s", "network.timeoutInterval=5s", "executor.heartbeatInterval=3s"]
 
 pytestmark = [
-    spark_cluster.RUNS_HERE,
+    *spark_cluster.RUNS_HERE,
     long_only("test_pipeline_crashes.py has drivers on this machine, and `make test-cluster` has them on a cluster"),
 ]
 
