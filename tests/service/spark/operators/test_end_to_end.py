@@ -78,8 +78,7 @@ def test_tables_branches_and_what_goes_through_a_topic_equal_plain_python(
         newest.update({str(key): value for key, value, _ in records})
         run_pipelines(app, ["with_score"], config, bench.log, available_now=True, session=session)
     by_twenty = config.model_copy(update={"pipeline_max_offsets_per_trigger": 20})
-    for name in ("doubled", "sorted_out"):
-        run_pipelines(app, [name], by_twenty, bench.log, available_now=True, session=session)
+    run_pipelines(app, ["doubled", "sorted_out"], by_twenty, bench.log, available_now=True, session=session)
 
     high = {key: value for key, value in newest.items() if value is not None and value["score"] > 10}
     assert table(bench, "scored") == high

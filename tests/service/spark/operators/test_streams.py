@@ -23,6 +23,7 @@ from service.spark.operators.bench import OperatorBench, Record, declare, newest
 from stateline import serdes
 from stateline.dsl.app import App
 from stateline.spark.columns import DELETED, TOPIC
+from support.run.length import long_only
 
 app = App("operators")
 words = app.topic("words", key=serdes.string, value=serdes.json, schema="text string, n int")
@@ -253,6 +254,7 @@ def found_in(rows: list[dict[str, Any]], *columns: str) -> Counter[Any]:
     return Counter(tuple(row[column] for column in columns) for row in rows)
 
 
+@long_only("they are Spark's own operators; test_peek_and_foreach_… and test_plain_aggregates_… read the same rows")
 def test_operators_on_single_records_equal_plain_python(bench: OperatorBench, rows_per_batch: int) -> None:
     records, others = random_words(80, seed=1), random_words(30, seed=2)
     bench.write("words", records)
@@ -278,6 +280,7 @@ def test_operators_on_single_records_equal_plain_python(bench: OperatorBench, ro
     }
 
 
+@long_only("test_followed_topic.py joins static topics as they are at each micro-batch")
 def test_joins_at_once_take_the_newest_row_of_each_key(bench: OperatorBench, rows_per_batch: int) -> None:
     records, others = random_words(50, seed=8), random_words(20, seed=9)
     bench.write("words", records)
@@ -380,6 +383,7 @@ def test_plain_aggregates_equal_plain_python(bench: OperatorBench, rows_per_batc
     assert {row["_deleted"] for row in found["undivided"]} == {True, False}
 
 
+@long_only("windows are Spark's own; test_windowed_results.py has some that overlap")
 @pytest.mark.parametrize(("name", "slide_s"), [("tumbling", 60), ("sliding", 20), ("whole_windows", 60)])
 def test_windowed_aggregates_equal_plain_python(
     bench: OperatorBench, rows_per_batch: int, name: str, slide_s: int
@@ -393,6 +397,7 @@ def test_windowed_aggregates_equal_plain_python(
         assert len(last) == len(by_window(records, slide_s))
 
 
+@long_only("Spark's own windows and watermarks; test_timed.py has watermarks and sessions of Stateline's operators")
 def test_sessions_and_windows_leave_once_when_they_have_ended(bench: OperatorBench, rows_per_batch: int) -> None:
     records = random_words(80, seed=7)
     end: Record = ("end", {"text": "end", "n": 0}, 3_600_000)

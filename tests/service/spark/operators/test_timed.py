@@ -31,6 +31,7 @@ from stateline import serdes
 from stateline.dsl.app import App
 from stateline.spark import KTable, join_stream_table, session_aggregate
 from stateline_store import TopologyError
+from support.run.length import long_only
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "operators.md"
 MINUTE = 60_000
@@ -209,6 +210,7 @@ def test_the_example_of_the_document_runs(bench: OperatorBench) -> None:
     assert [(row["name"], row["amount"]) for row in found["named_orders"]] == [("Ada", 3)]
 
 
+@long_only("a join of two streams is Spark's own operator, and Stateline adds nothing to it")
 def test_joins_of_streams_equal_the_pairs_within_the_window(bench: OperatorBench, rows_per_batch: int) -> None:
     of_clicks, of_views = random_events(50, seed=3), random_events(50, seed=4)
     bench.write("clicks", [*of_clicks, END])
@@ -258,6 +260,7 @@ def test_sessions_grow_merge_and_leave_tombstones(bench: OperatorBench, rows_per
     assert any(row["_deleted"] for row in rows) == (rows_per_batch < 90)
 
 
+@long_only("timers of one's own are Spark's; test_sessions_grow_… has those of Stateline's own processor")
 def test_timers_of_ones_own_come_once_each(bench: OperatorBench, rows_per_batch: int) -> None:
     events = random_events(60, seed=7)
     bench.write("clicks", [*events, END])
