@@ -31,6 +31,7 @@ Row: TypeAlias = dict[str, Any]
 WINDOWS, SESSIONS = ("counts", "newest"), ("visits", "stamped-visits")
 VERSIONED, KEY_VALUE = ("history", "table"), ("plain", "stamped", "latest")
 STORES = (*KEY_VALUE, *WINDOWS, "each", *SESSIONS, *VERSIONED)
+OF_EACH_KIND = ("plain", "newest", "visits", "history")  # of values, windows, sessions and versions
 _BASE_MS = (time.time_ns() // 1_000_000 // 3_600_000 - 2) * 3_600_000
 _KEYS = ["", "a", "ab", "b", "k|1", "k2", "zürich", "~"]
 _STAMPED = ("newest", "stamped-visits", "stamped", "latest")

@@ -17,7 +17,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from service.spark.source.scenes import STORES, Kinds, as_counted, read, rows
+from service.spark.source.scenes import OF_EACH_KIND, STORES, Kinds, as_counted, read, rows
 from stateline.backup import cached_files
 from stateline.backup.cut import BackupCut, find_cut
 from stateline.backup.location import BackupLocation
@@ -30,6 +30,7 @@ from stateline_store.scan import EVERY_KEY
 from stateline_store.snapshots.checkpoints import Checkpoint
 from support.apps.matrix_app import PARTITIONS
 from support.processes.query_server import OwningWorker
+from support.run.length import long_only, long_or_short
 from support.spark.on_cluster import Cluster
 from support.written_backups import write_backup
 
@@ -44,27 +45,38 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         part.close()
 
 
+@pytest.fixture(scope="module")
+def backed_up(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A location with one backup."""
+    url = str(tmp_path_factory.mktemp("backups"))
+    kinds.back_up(url)
+    return url
+
+
 def frame(session: SparkSession, url: str, store: str, **options: Any) -> DataFrame:
     given = {"backup": url, "store": store, **{name: str(value) for name, value in options.items()}}
     return session.read.format("stateline").options(**given).load()
 
 
-@pytest.mark.parametrize("store", STORES)
+_ALIKE = long_only("one store of each kind is in the gate, and test_snapshot_frames.py has the others over HTTP")
+
+
+@pytest.mark.parametrize(
+    "store", [store if store in OF_EACH_KIND else pytest.param(store, marks=_ALIKE) for store in STORES]
+)
 def test_a_frame_has_the_rows_and_types_of_a_snapshot_over_http(
-    session: SparkSession, kinds: Kinds, url: str, store: str
+    session: SparkSession, kinds: Kinds, backed_up: str, store: str
 ) -> None:
-    kinds.back_up(url)
-    found, over_http = frame(session, url, store), read(session, kinds.url, store)
+    found, over_http = frame(session, backed_up, store), read(session, kinds.url, store)
     assert found.schema == over_http.schema
     assert as_counted(rows(found)) == as_counted(kinds.expected(store)) == as_counted(rows(over_http))
     assert found.rdd.getNumPartitions() == PARTITIONS
 
 
 def test_fetched_files_are_in_sparks_own_directory(
-    session: SparkSession, kinds: Kinds, url: str, cluster: Cluster | None
+    session: SparkSession, backed_up: str, cluster: Cluster | None
 ) -> None:
-    kinds.back_up(url)
-    assert frame(session, url, "plain").count() > 0
+    assert frame(session, backed_up, "plain").count() > 0
     if cluster is None:  # the executor is in the driver
         jvm: Any = session._jvm
         (place, *_) = jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
@@ -81,24 +93,26 @@ def test_executors_read_an_object_store(kinds: Kinds, url: str) -> None:
 @pytest.mark.parametrize(
     ("store", "options"),
     [
-        ("plain", {"prefix": "k"}),
+        pytest.param("plain", {"prefix": "k"}, marks=long_only("bounds that are given as two are in the gate")),
         ("plain", {"lower": "a", "upper": "b"}),
-        ("latest", {"keys": json.dumps(["a", "zürich", "none"])}),
+        pytest.param(
+            "latest",
+            {"keys": json.dumps(["a", "zürich", "none"])},
+            marks=long_only("keys of a store of windows are in the gate"),
+        ),
         ("counts", {"keys": json.dumps(["a", "ab"])}),
         ("newest", {"columns": "value, key", "prefix": ""}),
     ],
 )
 def test_less_than_all_is_the_same_as_over_http(
-    session: SparkSession, kinds: Kinds, url: str, store: str, options: dict[str, str]
+    session: SparkSession, kinds: Kinds, backed_up: str, store: str, options: dict[str, str]
 ) -> None:
-    kinds.back_up(url)
     expected = rows(read(session, kinds.url, store, **options))
     assert expected
-    assert as_counted(rows(frame(session, url, store, **options))) == as_counted(expected)
+    assert as_counted(rows(frame(session, backed_up, store, **options))) == as_counted(expected)
 
 
-def test_times_are_bounded_as_over_http(session: SparkSession, kinds: Kinds, url: str) -> None:
-    kinds.back_up(url)
+def test_times_are_bounded_as_over_http(session: SparkSession, kinds: Kinds, backed_up: str) -> None:
     starts = sorted(row["start"] for row in kinds.expected("counts"))
     ends = sorted(row["valid_to"] for row in kinds.expected("history") if row["valid_to"] is not None)
     moment = datetime.fromtimestamp(ends[-1] / 1000, UTC).isoformat()
@@ -106,17 +120,18 @@ def test_times_are_bounded_as_over_http(session: SparkSession, kinds: Kinds, url
     for store, options in (("counts", middle), ("history", {"as_of": moment})):
         expected = rows(read(session, kinds.url, store, **options))
         assert 0 < len(expected) < len(kinds.expected(store))
-        assert as_counted(rows(frame(session, url, store, **options))) == as_counted(expected)
+        assert as_counted(rows(frame(session, backed_up, store, **options))) == as_counted(expected)
 
 
 _SIGNED = [*range(-7, 8), 2**63 - 1, -(2**63)]
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [("-5", "5"), ("-5", "-1"), ("0", "5"), ("5", "-5"), ("5", "1"), ("-1", "-5"), ("-5", ""), ("", "5"), ("x", "5")],
-    ids=str,
-)
+_BOUNDS = [("-5", "5"), ("0", "5"), ("5", "-5"), ("x", "5")]
+_OTHER_BOUNDS = [("-5", "-1"), ("5", "1"), ("-1", "-5"), ("-5", ""), ("", "5")]
+
+
+# The next test has bounds of other types, too.
+@pytest.mark.parametrize("bounds", long_or_short(_BOUNDS + _OTHER_BOUNDS, _BOUNDS), ids=str)
 def test_bounds_of_integers_of_both_signs_mean_the_same_as_over_http(
     session: SparkSession, client: httpx.Client, worker: OwningWorker, tmp_path: Path, bounds: tuple[str, str]
 ) -> None:
@@ -168,9 +183,8 @@ def test_a_frame_is_of_one_backup_however_often_it_is_read(session: SparkSession
     assert of_one_cut == [len(kinds.expected(store)) for store in ("plain", "visits")]
 
 
-def test_a_table_of_spark_sql_reads_a_backup(session: SparkSession, kinds: Kinds, url: str) -> None:
-    kinds.back_up(url)
-    session.sql(f"CREATE TABLE of_a_backup USING stateline OPTIONS (backup '{url}', store 'plain')")
+def test_a_table_of_spark_sql_reads_a_backup(session: SparkSession, kinds: Kinds, backed_up: str) -> None:
+    session.sql(f"CREATE TABLE of_a_backup USING stateline OPTIONS (backup '{backed_up}', store 'plain')")
     try:
         (found,) = session.sql("SELECT count(*) FROM of_a_backup").collect()
         assert found[0] == len(kinds.expected("plain"))
@@ -178,15 +192,21 @@ def test_a_table_of_spark_sql_reads_a_backup(session: SparkSession, kinds: Kinds
         session.sql("DROP TABLE of_a_backup")
 
 
-@pytest.fixture
-def large(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BackupReader:
-    """Reads a backup of two partitions of many tables, each with the keys k000000 to k059999."""
-    chance = random.Random(2)
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A location with a backup of two partitions of many tables, each with the keys k000000 to k059999."""
+    root, chance = tmp_path_factory.mktemp("many"), random.Random(2)
     rows = [(b"k%06d" % number, chance.randbytes(50).hex().encode()) for number in range(60_000)]
-    write_backup(tmp_path, url, "many", {0: rows, 1: rows}, Tuning(100_000, 400_000))
+    write_backup(root, str(root / "backups"), "many", {0: rows, 1: rows}, Tuning(100_000, 400_000))
+    return str(root / "backups")
+
+
+@pytest.fixture
+def large(many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BackupReader:
+    """Reads all of it, into directories of its own."""
     (tmp_path / "local").mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'local'},{tmp_path / 'other'}")
-    return _reader(url, split_bytes="500000")
+    return _reader(many, split_bytes="500000")
 
 
 def test_tasks_of_a_large_partition_follow_each_other_and_share_its_files(large: BackupReader, tmp_path: Path) -> None:
@@ -204,7 +224,7 @@ def test_tasks_of_a_large_partition_follow_each_other_and_share_its_files(large:
 
 
 def test_a_task_fetches_only_the_tables_of_its_keys(
-    large: BackupReader, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    large: BackupReader, many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks, fetched = large.partitions(), Counter[str]()
     tables = sum(size for path, size in tasks[0].backup.copy.files.items() if path.endswith(".sst"))
@@ -227,7 +247,7 @@ def test_a_task_fetches_only_the_tables_of_its_keys(
         assert fetched.total() < tables / 2
     for options, count in (({"keys": '["k000007"]'}, 1), ({"prefix": "k0200"}, 100)):
         fetched.clear()
-        some = _reader(url, **options)
+        some = _reader(many, **options)
         assert sum(batch.num_rows for batch in some.read(some.partitions()[0])) == count
         assert 0 < fetched.total() < 0.6 * tables, "up to two of four tables"
 
@@ -237,7 +257,8 @@ def test_windows_of_a_large_partition_are_read_by_tasks_with_some_of_its_tables(
     rows = [(b"k%d" % chance.randrange(500), chance.randbytes(50).hex().encode()) for _ in range(50_000)]
     write_backup(tmp_path, url, "many", {0: rows}, Tuning(60_000, 240_000), windows=True)
     expected = [(key.decode(), 4 * number, value.decode()) for number, (key, value) in enumerate(rows)]
-    for bounds in ({}, {"from": "110000", "to": "150000"}, {"keys": '["k7", "k77"]'}):
+    all_bounds = {}, {"from": "110000", "to": "150000"}, {"keys": '["k7", "k77"]'}
+    for bounds in long_or_short(all_bounds, all_bounds[1:]):
         reader = _reader(url, split_bytes="300000", **bounds)
         found = [batch for task in reader.partitions() for batch in reader.read(task)]
         starts = [[round(at.timestamp() * 1000) for at in batch["start"].to_pylist()] for batch in found]
@@ -275,11 +296,10 @@ def test_a_process_keeps_some_parts_open(large: BackupReader, monkeypatch: pytes
 
 
 def test_fetched_files_are_deleted_when_others_need_the_room(
-    kinds: Kinds, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backed_up: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds.back_up(url)
-    cut, place = find_cut(url), tmp_path / "parts"
-    location, parts = BackupLocation(url, cut.application_id), cut.parts("plain")
+    cut, place = find_cut(backed_up), tmp_path / "parts"
+    location, parts = BackupLocation(backed_up, cut.application_id), cut.parts("plain")
     small, middle, large = sorted(parts, key=lambda number: parts[number].copy.size_bytes)
     most = parts[middle].copy.size_bytes + parts[large].copy.size_bytes
     monkeypatch.setattr(cached_files, "MOST_BYTES", most)
@@ -311,10 +331,9 @@ def test_fetched_files_are_deleted_when_others_need_the_room(
         ({"keys": "[1]"}, "those of 'plain' are string"),
     ],
 )
-def test_mistakes_are_told_with_what_to_do(kinds: Kinds, url: str, options: dict[str, str], says: str) -> None:
-    kinds.back_up(url)
+def test_mistakes_are_told_with_what_to_do(backed_up: str, options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):
-        _plan({"backup": url, "store": "plain", **options})
+        _plan({"backup": backed_up, "store": "plain", **options})
 
 
 def test_a_mistake_reaches_the_user_in_one_line(session: SparkSession, url: str) -> None:

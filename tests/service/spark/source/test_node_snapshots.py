@@ -30,6 +30,7 @@ from support.kafka.kafka_broker import KafkaBroker
 from support.processes.machines import PARTITIONS, Machine, Machines
 from support.processes.node_secret import write_secret
 from support.processes.query_server import wait_until
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 STORES = ["counts", "windows", "history"]
@@ -274,7 +275,9 @@ def test_what_is_no_id_of_a_snapshot_is_none_at_any_node(scene: Scene) -> None:
         assert answer.status_code == 422, answer.text
 
 
-@pytest.mark.parametrize("asked", ["one", "nobody,two"])
+@pytest.mark.parametrize(
+    "asked", [pytest.param("one", marks=long_only("another node is asked, after one that is not there")), "nobody,two"]
+)
 def test_spark_reads_each_part_from_the_node_that_keeps_it(scene: Scene, session: SparkSession, asked: str) -> None:
     urls = ",".join("http://127.0.0.1:1" if name == "nobody" else url(scene.every[name]) for name in asked.split(","))
     before = [reads(each) for each in scene.every.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from service.spark.source.scenes import Kinds, as_counted, gated_read, read, rows, snapshots
 from stateline.client.lean.client import Failover, LeanClient, LeanRequest, PassingError
 from stateline.client.lean.snapshot_rows import RowsQuery, batches
+from stateline.server.guard.tokens import hash_of, new_token
 from stateline.spark.reading.lease import is_kept, renew
 from stateline_store import (
     ConfigurationError,
@@ -33,9 +35,8 @@ from support.http.faulty_proxy import Answered, Cut, FaultyProxy, faulty_proxy
 from support.processes.query_server import PARTITIONS, OwningWorker, wait_until
 from support.processes.serve_process import Served, served, until_ready
 from support.processes.served_here import http_server
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 from support.run.other_user import listens_at
-from support.run.patience import HANGING_S
 
 MANY = 30_000
 MOST_BYTES = 30_000_000  # two thirds of all, of which Spark takes the first 10,000 rows at once
@@ -256,7 +257,9 @@ def _port(server: Served) -> int:
 
 
 @pytest.mark.usefixtures("many")
-@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize(
+    "released", [True, pytest.param(False, marks=long_only("a lease that has run out is answered like a released one"))]
+)
 def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
     session: SparkSession, client: httpx.Client, proxy: FaultyProxy, tmp_path: Path, released: bool
 ) -> None:
@@ -289,8 +292,12 @@ def test_a_job_whose_lease_ends_fails_and_says_what_to_do(
 def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(
     session: SparkSession, worker: OwningWorker, state_dir: Path, tmp_path: Path
 ) -> None:
-    tokens = tmp_path / "tokens.toml"
-    made = {name: _token(tokens, name, *more) for name, more in {"ann": (), "bob": ("--stores", "counts")}.items()}
+    made = {name: new_token() for name in ("ann", "bob")}
+    may = {"ann": "*", "bob": ["counts"]}
+    entries = [{"name": name, "sha256": hash_of(token).hex(), "stores": may[name]} for name, token in made.items()]
+    tokens = tmp_path / "tokens.json"
+    tokens.touch(mode=0o600)
+    tokens.write_text(json.dumps({"tokens": entries}))
     file = tmp_path / "token"
     file.write_text(made["ann"] + "\n")
     worker.put("secured", 1)
@@ -313,11 +320,6 @@ def test_tokens_are_needed_read_from_a_file_and_shown_nowhere(
         assert made["ann"] not in plan
 
 
-def _token(tokens: Path, name: str, *more: str) -> str:
-    command = [sys.executable, "-m", "stateline", "token", "add", name, "--file", str(tokens), *more]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANGING_S).stdout.split()[-1]
-
-
 KEEP = """
 import os, sys, json
 from stateline.spark.reading.lease import keep_while_driver_lives
@@ -329,7 +331,10 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("of_others", [False, True])
+@pytest.mark.parametrize(
+    "of_others",
+    [False, pytest.param(True, marks=long_only("the lease is renewed in the same way, without the address"))],
+)
 def test_a_lease_is_renewed_while_the_driver_lives_and_let_go_with_it(
     kinds: Kinds, tmp_path: Path, of_others: bool
 ) -> None:
