@@ -51,6 +51,7 @@ from support.spark.listening import listening
 
 KINDS = ("newest", "cache", "counts", "memory", "windows", "stamped", "visits", "history")
 IN_MEMORY = ("cache", "memory")
+NOT_IN_THE_GATE = ("cache", "counts", "stamped")
 KILLS = 2
 ENTRIES = [(f"k{n % 7}", None if n % 5 == 0 else [n]) for n in range(60)]
 
@@ -176,7 +177,15 @@ def content(served: Served, store: str) -> dict[tuple[Any, ...], Any]:
 # Queries
 
 
-@pytest.mark.parametrize("store", KINDS)
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param(store, marks=long_only("test_change_rows.py has the rows of every store"))
+        if store in NOT_IN_THE_GATE
+        else store
+        for store in KINDS
+    ],
+)
 def test_the_changes_replayed_are_the_content_of_the_store(
     served: Served, stream: Callable[[Mapping[str, str]], DataFrame], store: str, tmp_path: Path
 ) -> None:
@@ -327,6 +336,7 @@ def test_no_change_is_lost_or_repeated_while_worker_server_and_query_are_killed(
             assert replayed(sinks[store].rows) == content(served, store)
 
 
+@long_only("Spark reads over HTTP, and test_change_feed.py has the server read changes from a broker")
 def test_on_a_broker_the_changes_are_those_that_the_transactions_committed(
     kafka_broker: SharedBroker, stream: Callable[[Mapping[str, str]], DataFrame], tmp_path: Path
 ) -> None:
@@ -355,7 +365,9 @@ def rows_of(reader: ChangeReader, start: OffsetsJson, end: OffsetsJson) -> list[
     return sorted(found, key=placed)
 
 
-@pytest.mark.parametrize("lost_after", [0, 1_000])
+@pytest.mark.parametrize(
+    "lost_after", [pytest.param(0, marks=long_only("one that breaks off later is in the gate")), 1_000]
+)
 def test_a_stream_that_breaks_off_is_taken_up_where_it_was(served: Served, lost_after: int) -> None:
     changes = reader(served, "newest")
     start = changes.initialOffset()

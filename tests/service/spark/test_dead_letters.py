@@ -24,6 +24,7 @@ from stateline.spark.operators.ktable import KTable
 from stateline_store import TopologyError
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench
+from support.run.length import long_only
 
 GOOD, BAD = b'{"origin": "JFK", "delay": 1.5}', b"no JSON"
 HEADERS = [("trace", b"7"), ("empty", None)]
@@ -120,6 +121,7 @@ def test_each_record_that_cannot_be_read_is_sent_once_with_its_headers(session: 
         check_dead_letters(bench, session, tmp_path)
 
 
+@long_only("the embedded log gives the same letters, and test_pipeline.py reads from a broker")
 def test_so_it_is_on_a_broker(
     session: SparkSession, tmp_path: Path, kafka_broker: SharedBroker, connector_jars: Path | None
 ) -> None:

@@ -23,11 +23,11 @@ from service.spark import departures as d
 from stateline.deployment.pipelines.status import read_status
 from stateline.log.embedded import EmbeddedLog
 from support.processes.pipeline_processes import jvm_of
-from support.run.length import long_or_short
+from support.run.length import long_only, long_or_short
 from support.run.patience import HANGING_S
 from support.spark.on_cluster import Cluster
 
-_KILLS, _STOPS, _DEPARTURES = long_or_short((4, 1, 8_000), (0, 0, 1_600))
+_KILLS, _STOPS, _DEPARTURES = 4, 1, 8_000
 _BATCH = 400  # departures, in driver.py
 _DRIVER = Path(__file__).with_name("driver.py")
 
@@ -104,10 +104,16 @@ def log(state: Path) -> EmbeddedLog:
     return made
 
 
+@pytest.fixture
+def given(cluster: Cluster | None) -> list[str]:
+    """Settings of a driver on the cluster, if there is one."""
+    return [] if cluster is None else [*cluster.settings, f"pipeline.checkpoint.location={cluster.new_folder()}"]
+
+
+@long_only("test_pipeline_crashes.py kills drivers at the steps of a micro-batch, and others go on")
 def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_stopped(
-    state: Path, log: EmbeddedLog, cluster: Cluster | None
+    state: Path, log: EmbeddedLog, given: list[str]
 ) -> None:
-    given = [] if cluster is None else [*cluster.settings, f"pipeline.checkpoint.location={cluster.new_folder()}"]
     made = d.random_departures(_DEPARTURES, seed=3)
     left, chance = iter(made), random.Random(5)
 
@@ -132,6 +138,17 @@ def test_every_update_is_written_exactly_once_however_the_driver_is_killed_and_s
         assert code == 0, running.said()
     assert d.written_updates(log) == d.expected_updates(log)
     assert d.newest_updates(log) == {d.update(*item) for item in d.totals(made).items()}
+
+
+def test_a_driver_that_loses_its_jvm_says_so_and_has_written_each_update_once(
+    state: Path, log: EmbeddedLog, given: list[str]
+) -> None:
+    d.load(log, d.random_departures(2 * _BATCH, seed=3))
+    with driver(state, given) as running:
+        running.next_batch()
+        _loses_its_jvm(state, running)
+    assert d.markers(log)
+    assert d.written_updates(log) == d.expected_updates(log)
 
 
 @contextmanager

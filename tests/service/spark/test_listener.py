@@ -21,6 +21,7 @@ from stateline.log.embedded import EmbeddedLog
 from stateline.spark import KTable
 from stateline.spark.drivers.one_pipeline import RESULT
 from stateline.spark.drivers.several_pipelines import run_pipelines
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 from support.spark.listening import Listener, listening
 
@@ -42,7 +43,7 @@ class Ran:
         d.create_topics(self.log)
         self._session = session
         self._config = load_config(
-            "flights", overrides=[*d.settings(str(state)), "pipeline.max.offsets.per.trigger=100"]
+            "flights", overrides=[*d.settings(str(state)), "pipeline.max.offsets.per.trigger=150"]
         )
         self.statuses: list[PipelineStatus] = []
 
@@ -102,6 +103,7 @@ def heard(rows: DataFrame) -> DataFrame:
     return rows
 
 
+@long_only("how a listener is added is Spark's own; the tests above have one")
 def test_a_pipelines_function_adds_a_listener(ran: Ran, session: SparkSession) -> None:
     d.load(ran.log, d.random_departures(250, seed=10))
     try:

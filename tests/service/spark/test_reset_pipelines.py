@@ -19,6 +19,7 @@ from stateline.spark.drivers.process import pipeline_lock
 from stateline.spark.drivers.several_pipelines import run_pipelines
 from stateline.spark.sink.checkpoint_folder import HadoopFolder
 from stateline_store import RetryLaterError
+from support.run.length import long_only
 from support.run.patience import HANGING_S
 
 
@@ -88,6 +89,7 @@ def test_a_checkpoint_at_a_url_is_deleted_whole(session: SparkSession, tmp_path:
     folder.delete()
 
 
+@long_only("the test above deletes such a checkpoint in a session that runs already")
 def test_checkpoints_at_urls_are_deleted_by_a_session_of_their_own(config: Config, tmp_path: Path) -> None:
     (tmp_path / "far/checkpoint/offsets").mkdir(parents=True)
     program = (

@@ -9,10 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from service.spark import departures as d
+from service.spark import test_windowed_results as windowed
 from stateline import App, serdes
 from stateline.serde.windowed import SessionKey
 from stateline.testing import Record, run_pipeline
 from stateline_store import CallerError, DoesNotExistError, InvalidArgumentError
+from support.run.length import long_only
 from test_docs import blocks, document
 
 MINUTE, START = 60_000, 1_356_998_400_000
@@ -89,6 +91,19 @@ def test_mistakes_say_what_there_is(session: SparkSession) -> None:
         run_pipeline(shop(), "revenue", {"orders": [Record("a", {"city": "Bath", "amount": "much"})]}, session=session)
 
 
+def test_rows_of_sessions_have_keys_of_their_own(session: SparkSession) -> None:
+    given = [("JFK", 0), ("JFK", 4), ("JFK", 60)]  # minutes: the first two are less than ten minutes apart
+    departures = [
+        Record(origin, {"origin": origin, "at": d.iso(START + at * MINUTE), "delay": 0.0}) for origin, at in given
+    ]
+    rows = run_pipeline(windowed.app, "bursts", {"departures": departures}, session=session)
+    assert {row["_key"]: row["flights"] for row in rows} == {
+        SessionKey("JFK", START, START + 4 * MINUTE): 2,
+        SessionKey("JFK", START + 60 * MINUTE, START + 60 * MINUTE): 1,
+    }
+
+
+@long_only("test_timed.py runs the document's pipelines, and the test above has the keys of sessions")
 def test_sessions_of_the_document_have_keys_of_their_own(session: SparkSession) -> None:
     scope: dict[str, Any] = {}
     exec(blocks(document("docs/operators.md"), "python")[0], scope)

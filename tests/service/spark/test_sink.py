@@ -28,7 +28,7 @@ from stateline.model.topic import Topic
 from stateline.processes.child import STORES_REFUSED, RestartPolicy
 from stateline.spark.drivers.one_pipeline import row_receiver
 from stateline.spark.operators.packing import struct_type
-from stateline.spark.sink import large_results
+from stateline.spark.sink import epoch_writer, large_results, topic_records
 from stateline.spark.sink.checkpoint import claim
 from stateline.spark.sink.checkpoint_folder import LocalFolder
 from stateline.spark.sink.epoch_sink import EpochSink
@@ -37,6 +37,7 @@ from stateline.spark.sink.receiving import RowReceiver
 from stateline_store import DamagedDataError, NewerFormatError, RecordError, TopicPartition, TopologyError
 from support.kafka.shared_broker import SharedBroker
 from support.log.log_bench import Bench, drain, until
+from support.run.length import long_only
 
 QUERY = "a query"
 _QUERY_ID = "sql.streaming.queryId"  # what Spark sets on the thread that calls the sink
@@ -113,6 +114,15 @@ def results(bench: Bench, topic: str) -> list[str]:
 
 
 Make = Callable[..., Batches]
+_ON_BROKER_TOO = long_only("the sink does the same on the embedded log; test_rows_are_deleted_… is on a broker, too")
+on_either = pytest.mark.parametrize("log", ["bench", pytest.param("on_broker", marks=_ON_BROKER_TOO)])
+
+
+@pytest.fixture
+def few_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four markers are kept: of two offsets each, the marker and the end of its transaction."""
+    for module in (topic_records, epoch_writer):
+        monkeypatch.setattr(module, "LOOK_BACK", 8)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -158,26 +168,28 @@ def test_a_replay_of_an_earlier_batch_is_dropped_and_refused_where_it_ends_elsew
     assert results(bench, topic) == ["row 0", "row 1", "row 2"]
 
 
+@pytest.mark.usefixtures("few_markers")
 def test_a_replay_from_before_the_markers_that_are_kept_is_dropped(make: Make, bench: Bench) -> None:
     topic = bench.topic()
     written = make(bench.log, topic)
-    for batch_id in range(40):  # two offsets each: its marker and the end of its transaction
+    for batch_id in range(7):
         written.write(batch_id)
     replayed = make(bench.log, topic)
     replayed.write(0, ("k", "replay", 7), end=5)
-    with pytest.raises(DamagedDataError, match="batch 39"):
-        replayed.write(39, ("k", "replay", 7), end=38)
+    with pytest.raises(DamagedDataError, match="batch 6"):
+        replayed.write(6, ("k", "replay", 7), end=5)
     assert results(bench, topic) == []
 
 
+@pytest.mark.usefixtures("few_markers")
 def test_an_old_copy_of_the_checkpoint_that_reads_on_is_refused_at_once(make: Make, bench: Bench) -> None:
     topic = bench.topic()
     written = make(bench.log, topic)
-    for batch_id in range(40):
+    for batch_id in range(7):
         written.write(batch_id)
     restored = make(bench.log, topic)
-    with pytest.raises(DamagedDataError, match=r"batch 3 .*old copy.*Restore the newest"):
-        restored.write(3, ("k", "new", 7), end=40)
+    with pytest.raises(DamagedDataError, match=r"batch 1 .*old copy.*Restore the newest"):
+        restored.write(1, ("k", "new", 7), end=7)
     assert results(bench, topic) == []
 
 
@@ -188,7 +200,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("row", "says"), BAD_ROWS)
-@pytest.mark.parametrize("log", ["bench", "on_broker"])
+@on_either
 def test_a_row_that_the_log_refuses_is_named_and_ends_its_pipeline_alone(
     make: Make, request: pytest.FixtureRequest, log: str, row: tuple[str, str, int], says: str
 ) -> None:
@@ -313,7 +325,7 @@ def test_records_that_are_passed_on_under_their_own_key_are_in_order_of_their_of
 # --- Complete mode
 
 
-@pytest.mark.parametrize("log", ["bench", "on_broker"])
+@on_either
 def test_of_a_complete_result_only_what_differs_is_written_also_after_a_start(
     make: Make, request: pytest.FixtureRequest, log: str
 ) -> None:
@@ -431,7 +443,7 @@ def second(log: Log, application: str, topic: str, checkpoint: Path) -> EpochSin
     )
 
 
-@pytest.mark.parametrize("log", ["bench", "on_broker"])
+@on_either
 def test_a_driver_that_is_refused_leaves_the_one_that_runs_alone(
     make: Make, tmp_path: Path, log: str, request: pytest.FixtureRequest
 ) -> None:
@@ -593,7 +605,7 @@ def test_a_replay_with_another_number_of_rows_is_told_of_and_dropped(
 # --- Whole epochs
 
 
-@pytest.mark.parametrize("log", ["bench", "on_broker"])
+@on_either
 def test_the_marker_of_a_whole_epoch_says_where_all_partitions_end(
     make: Make, request: pytest.FixtureRequest, log: str
 ) -> None:
