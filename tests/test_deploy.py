@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import chdir
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from stateline.server.telemetry.node_metrics import CertificateCollector, LinkCo
 from stateline.server.telemetry.pipelines import PipelineCollector
 from stateline.server.telemetry.workers_metrics import FiguresReader, WorkerCollector
 from stateline.spark.connector import JARS
+from support.processes import forked
 from support.processes.ports import free_port
 from support.processes.query_server import wait_until
 from support.run.patience import HANGING_S
@@ -323,15 +325,16 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, set[
     directory = tmp_path_factory.mktemp("run")
     module = "from support.processes.query_server import make_app\n\napp = make_app()\n"
     (directory / "shown.py").write_text(module)
-    program = [sys.executable, "-m", "stateline"]
     port = free_port()
     given = ["shown:app", "--set", "state.dir=state", "--set", f"server.port={port}"]
     given += ["--set", "commit.interval.ms=100"]
-    place: dict[str, Any] = {"cwd": directory, "env": {**os.environ, "PYTHONPATH": str(ROOT / "tests")}}
-    subprocess.run([*program, "topics", *given, "--create", "--partitions", "3"], **place, check=True)
-    typed = b'a\t{"n": 1}\nb\t{"n": 2}\n'
-    subprocess.run([*program, "produce", given[0], "flights", *given[1:]], **place, check=True, input=typed)
-    process = subprocess.Popen([*program, "run", *given], **place, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    with chdir(directory):
+        forked.run(["topics", *given, "--create", "--partitions", "3"], env=environment).check_returncode()
+        typed = 'a\t{"n": 1}\nb\t{"n": 2}\n'
+        forked.run(["produce", given[0], "flights", *given[1:]], env=environment, typed=typed).check_returncode()
+    program = [sys.executable, "-m", "stateline", "run", *given]
+    process = subprocess.Popen(program, cwd=directory, env=environment, stdout=subprocess.DEVNULL)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=HANGING_S) as client:
             wait_until(lambda: is_ready(client), timeout_s=90)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cache
@@ -61,6 +62,7 @@ from stateline_store import (
     WindowStore,
 )
 from stateline_store.rows.windowed_keys import window_key
+from support.processes import forked
 from support.processes.running_worker import Stores, create, eventually, produce, read_all, running
 from support.processes.served_here import served_here
 from support.run.patience import HANGING_S
@@ -116,11 +118,16 @@ class Hello(NamedTuple):
     directory: Path
 
 
-def run_in(directory: Path, *arguments: str, typed: str = "") -> str:
+def run_in(directory: Path, *arguments: str) -> str:
     command = [sys.executable, *arguments]
-    done = subprocess.run(
-        command, cwd=directory, input=typed, capture_output=True, text=True, timeout=HANGING_S, check=False
-    )
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=HANGING_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stateline(directory: Path, *arguments: str, typed: str = "") -> str:
+    with chdir(directory):
+        done = forked.run(arguments, env=os.environ, typed=typed)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -132,7 +139,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
     starting, writing = blocks(document("README.md"), "console")[:2]
     commands = [shlex.split(line[2:])[1:] for line in starting.splitlines()]
     assert [command[0] for command in commands] == ["topics", "run"]
-    run_in(directory, "-m", "stateline", *commands[0])
+    stateline(directory, *commands[0])
     settings = ("server.port=0", "commit.interval.ms=300", f"backup.location={directory / 'backups'}")
     process = subprocess.Popen(
         [sys.executable, "-m", "stateline", *commands[1], *(f"--set={setting}" for setting in settings)],
@@ -153,7 +160,7 @@ def hello(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hello]:
             command, _, position = writing.removeprefix("$ ").splitlines()  # what was said meanwhile has a time in it
             lines, produce = command.split(" | stateline ")
             records = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, check=True).stdout
-            assert run_in(directory, "-m", "stateline", *shlex.split(produce), typed=records).strip() == position
+            assert stateline(directory, *shlex.split(produce), typed=records).strip() == position
             yield Hello(found[1], directory)
         finally:
             process.send_signal(signal.SIGINT)
@@ -171,7 +178,7 @@ def test_the_statement_of_the_readme_prints_the_rows_that_it_shows(hello: Hello)
     block = next(each for each in blocks(document("README.md"), "console") if each.startswith("$ stateline sql"))
     command, _, shown = block.removeprefix("$ stateline ").partition("\n")
     words = [*shlex.split(command), "--url", hello.url]
-    eventually(lambda: run_in(hello.directory, "-m", "stateline", *words) == shown, "it is committed")
+    eventually(lambda: stateline(hello.directory, *words) == shown, "it is committed")
 
 
 def test_the_commands_of_the_page_of_exports_write_what_its_programs_read(hello: Hello, tmp_path: Path) -> None:
@@ -181,7 +188,7 @@ def test_the_commands_of_the_page_of_exports_write_what_its_programs_read(hello:
     bound = {"position_bound": '{"orders": {"0": 2}}', "wait_ms": "30000", "isolation_level": "read_committed"}
     assert httpx.get(f"{hello.url}/v1/stores/totals/count", params=bound, timeout=HANGING_S).status_code == 200
     for words in commands:
-        assert "written" in run_in(hello.directory, "-m", "stateline", *words, "--url", hello.url)
+        assert "written" in stateline(hello.directory, *words, "--url", hello.url)
     of_parquet, of_delta = blocks(page, "python")
     for name in ("alice", "bob"):
         assert name in run_in(hello.directory, "-c", of_parquet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -10,9 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
+from support.processes import forked
 from support.processes.running_worker import eventually
 from support.run.patience import HANGING_S
 
@@ -26,10 +28,8 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def stateline(directory: Path, *arguments: str, typed: str = "") -> str:
-    command = [sys.executable, "-m", "stateline", *arguments]
-    done = subprocess.run(
-        command, cwd=directory, input=typed, capture_output=True, text=True, timeout=HANGING_S, check=False
-    )
+    with chdir(directory):
+        done = forked.run(arguments, env=os.environ, typed=typed)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -37,9 +37,9 @@ def stateline(directory: Path, *arguments: str, typed: str = "") -> str:
 @contextmanager
 def worker(directory: Path, said: Path, target: str = "hello:app", application_id: str = "hello") -> Iterator[None]:
     """One that has caught up."""
-    command = [sys.executable, "-m", "stateline", "worker", target, *SETTINGS]
     with said.open("wb") as output:
-        process = subprocess.Popen(command, cwd=directory, stdout=output, stderr=output)
+        command = ["worker", target, *SETTINGS]
+        process = forked.Forked(command, cwd=directory, env=os.environ, output=output.fileno())
     file = directory / ".stateline" / application_id / "instances/worker-0.json"
     try:  # who was stopped before is in the group until its session is over
         eventually(lambda: file.exists() and '"running"' in file.read_text(), "the worker runs")
@@ -96,8 +96,8 @@ def test_blue_and_green_change_places_while_orders_come_in(tmp_path: Path) -> No
     stateline(tmp_path, "topics", "hello:app", "--create", "--partitions", "1")
     stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 30}\nbob\t{"amount": 5}\n')
     with worker(tmp_path, tmp_path / "old"):
-        not_yet = [sys.executable, "-m", "stateline", *shlex.split(waiting)[:-1], "0", *SETTINGS]
-        nobody = subprocess.run(not_yet, cwd=tmp_path, capture_output=True, check=False, timeout=HANGING_S)
+        with chdir(tmp_path):
+            nobody = forked.run([*shlex.split(waiting)[:-1], "0", *SETTINGS], env=os.environ)
         assert nobody.returncode == 1, "without a worker in the group nothing has caught up"
         with worker(tmp_path, tmp_path / "new", "hello2:app", "hello-2"):
             stateline(tmp_path, "produce", "hello:app", "orders", typed='alice\t{"amount": 12}\n')
