@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import TESTS
+from support.run.length import long_only
 from support.run.skipped import allowed_reasons
 
 CONFTEST = """
@@ -48,7 +49,13 @@ pytest.skip("there is no compiler", allow_module_level=True)
     ("module", "environment", "refused", "workers"),
     [
         (LISTED, {"CI": "true"}, None, ALONE),
-        (LISTED + UNLISTED, {"CI": "true"}, "the disk is too small: test_module.py::test_needs_more", ALONE),
+        pytest.param(
+            LISTED + UNLISTED,
+            {"CI": "true"},
+            "the disk is too small: test_module.py::test_needs_more",
+            ALONE,
+            marks=long_only("a process of xdist tells the same in the gate"),
+        ),
         (LISTED + UNLISTED, {"CI": "true"}, "the disk is too small: test_module.py::test_needs_more", ["-n", "1"]),
         (LISTED + UNLISTED, {}, None, ALONE),
         (WHOLE_MODULE, {"CI": "true"}, "there is no compiler: test_module.py", ALONE),
