@@ -193,7 +193,7 @@ def test_a_row_that_comes_after_the_watermark_still_leaves(bench: OperatorBench)
     events = random_events(60, seed=6)
     bench.write("clicks", [*events, END])
     bench.write("prices", [END])
-    rows = bench.run(named("priced_early"), rows_per_batch=20)["priced_early"]
+    rows = bench.run(named("priced_early"), rows_per_batch=30)["priced_early"]
     assert sorted(row["n"] for row in rows if row["_key"] != "end") == list(range(60))
 
 
