@@ -1,14 +1,12 @@
-"""A Spark job over Spark Connect, its server in the same process: what it found of a Stateline server, as JSON.
+"""A Spark job over Spark Connect: what it found of a Stateline server, as JSON.
 
-python connect_job.py URL FILE DIRECTORY ARCHIVE [SETTING=VALUE …]
+python connect_job.py REMOTE URL FILE DIRECTORY
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,25 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 import stateline.spark
 from stateline.config.loading import load_config
 from stateline.spark.drivers.process import Stopping, driver_session
-from stateline.spark.session import session_settings, spark_session
+from stateline.spark.session import spark_session
 from stateline_store import ConfigurationError
 
 
-def main(url: str, file: str, directory: str, archive: str, *given: str) -> None:
-    spark = _session(archive, given)
+def main(remote: str, url: str, file: str, directory: str) -> None:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
     found: dict[str, Any] = {"is_connect": isinstance(spark, pyspark.sql.connect.session.SparkSession)}
     found |= _snapshots(spark, url) | _changes(spark, url, directory) | _refusals(spark, url)
     Path(file).write_text(json.dumps(found), encoding="utf-8")
     spark.stop()
-
-
-def _session(archive: str, given: Sequence[str]) -> SparkSession:
-    warnings.simplefilter("ignore")  # settings of the server are none of the client's
-    builder = SparkSession.builder.remote("local[2]")
-    settings = session_settings(load_config("connect", overrides=given), f"-XX:SharedArchiveFile={archive}")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def _reader(spark: SparkSession, url: str, store: str) -> DataFrameReader:

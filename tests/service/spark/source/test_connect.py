@@ -5,16 +5,15 @@ classic session says so.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from service.spark.departures import settings
 from service.spark.source.scenes import Kinds, as_counted
 from support import TESTS
 from support.kafka.kafka_broker import missing_is_a_failure
@@ -25,19 +24,27 @@ _JOB = TESTS / "support" / "spark" / "connect_job.py"
 
 
 @pytest.fixture(scope="module")
-def found(
-    kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, class_archive: Path, python_of_spark: None
-) -> dict[str, Any]:
+def remote(session: SparkSession) -> Iterator[str]:
+    """The URL of a Connect server in the JVM of the session, which runs already."""
+    jvm: Any = session.sparkContext._jvm
+    context = session.sparkContext._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1")
+    context.conf().set("spark.connect.grpc.binding.port", "0")  # one that is free
+    service = getattr(getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    service.start(context)
+    yield f"sc://127.0.0.1:{service.server().getPort()}"
+    service.stop(jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
+@pytest.fixture(scope="module")
+def found(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory, remote: str) -> dict[str, Any]:
     """What a job has found, which is a process of its own: one that has a Connect session has no classic one."""
     if missing := [name for name in _NEEDED if not _is_there(name)]:
         why = f"pyspark's client of Spark Connect needs {', '.join(missing)}: pip install 'pyspark[connect]'"
         pytest.fail(why) if missing_is_a_failure() else pytest.skip(why)
     place = tmp_path_factory.mktemp("connect")
-    # A port that is free, as for Spark's own tests.
-    own = {"SPARK_TESTING": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
-    given = [kinds.url, str(place / "found"), str(place / "checkpoint"), str(class_archive), *settings(str(place))]
-    command = [sys.executable, str(_JOB), *given]
-    job = subprocess.run(command, env=os.environ | own, cwd=place, capture_output=True, text=True, timeout=HANGING_S)
+    command = [sys.executable, str(_JOB), remote, kinds.url, str(place / "found"), str(place / "checkpoint")]
+    job = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=HANGING_S, check=False)
     assert job.returncode == 0, job.stderr[-4000:]
     read: dict[str, Any] = json.loads((place / "found").read_text())
     assert read["is_connect"]
