@@ -149,7 +149,7 @@ def test_each_store_becomes_a_parquet_file_that_duckdb_reads(
     indirect=True,
 )
 def test_a_delta_table_is_its_store_after_each_export(kinds: Kinds, url: str, tmp_path: Path) -> None:
-    stores = STORES if "://" not in url else long_or_short(("stamped", "each", "history"), ("history",))
+    stores = STORES if "://" not in url else long_or_short(("stamped", "each", "history"), ("each", "history"))
 
     def is_right(*outcomes: str) -> dict[str, int]:
         done, versions = export(kinds, *stores, "--to", url, "--format", "delta"), {}

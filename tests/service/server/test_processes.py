@@ -49,6 +49,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def two(running: Served) -> Served:
     """For tests that leave two behind: both are ready again."""
+    wait_until(lambda: len(running.children()) == 2)
     until_all_ready(running, 2)
     return running
 
