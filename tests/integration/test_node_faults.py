@@ -38,7 +38,7 @@ SESSION_S = 2.0
 # (`test_other_topologies.py`), another build (`test_wire_versions.py`), restarts (`test_rolling_upgrade.py`), and a
 # worker that hangs (`test_former_owners.py`). Two nodes that do not reach each other are below. A node that is back at
 # once, and one that is cut off from Kafka alone, are less than these.
-SHOWN = long_or_short([*FAULTS], [restart_beyond_session, cut_from_all, clock_jump])
+SHOWN: list[Fault] = long_or_short([*FAULTS], [restart_beyond_session, cut_from_all, clock_jump])
 CALM = long_or_short(False, True)  # whatever is asked is work for three nodes, whatever is written for a broker, too
 _log = logging.getLogger(__name__)
 
