@@ -46,8 +46,8 @@ class Part:
         match node:
             case ast.Name(id=name) | ast.arg(arg=name):
                 self.names.add(name)
-            case ast.Attribute() if name := _dotted(node):
-                self.names.add(name)
+            case ast.Attribute() if dotted := _dotted(node):
+                self.names.add(dotted)
             case ast.Constant(value=str(text)) if len(text) < 200:
                 self.texts.add(text)
             case ast.Import(names=names):

@@ -257,7 +257,7 @@ def test_windows_of_a_large_partition_are_read_by_tasks_with_some_of_its_tables(
     rows = [(b"k%d" % chance.randrange(500), chance.randbytes(50).hex().encode()) for _ in range(50_000)]
     write_backup(tmp_path, url, "many", {0: rows}, Tuning(60_000, 240_000), windows=True)
     expected = [(key.decode(), 4 * number, value.decode()) for number, (key, value) in enumerate(rows)]
-    all_bounds = {}, {"from": "110000", "to": "150000"}, {"keys": '["k7", "k77"]'}
+    all_bounds: list[dict[str, str]] = [{}, {"from": "110000", "to": "150000"}, {"keys": '["k7", "k77"]'}]
     for bounds in long_or_short(all_bounds, all_bounds[1:]):
         reader = _reader(url, split_bytes="300000", **bounds)
         found = [batch for task in reader.partitions() for batch in reader.read(task)]
