@@ -77,19 +77,29 @@ def decode_answer(reply: Mapping[str, Any], node: str) -> HttpAnswer:
 async def answered(app: ASGIApp, message: Message, node: str, proof: Proof | None = None) -> dict[str, Any]:
     """The reply to a request of this node, which has shown this proof. Raises `InvalidArgumentError` for a message
     that is none. A cancelled task ends the request."""
-    scope = scope_of(message, node, proof)
-    answer = _Answer(body_of(message))
+    scope, asked = scope_of(message, node, proof), body_of(message)
     try:
-        await app(scope, answer.receive, answer.send)
-    except Exception:  # noqa: BLE001 - a defect, or a cut answer: the node gets an error
-        if not answer.is_too_large:
-            _log.exception("%s %s of node %r failed", scope["method"], scope["path"], node)
-    if answer.is_too_large:
-        return {"error": f"The answer has more than {MAX_BODY_BYTES} bytes: ask for less, or at that node itself."}
-    if not answer.is_whole:
-        return {"error": "The answer broke off: see that node's log."}
+        answer = await whole_answer(app, scope, asked)
+    except StatelineError as error:
+        return {"error": str(error)}
     body = base64.b64encode(answer.body).decode("ascii")
     return {"status": answer.status, "headers": answer.headers, "body": body}
+
+
+async def whole_answer(app: ASGIApp, scope: Scope, body: bytes) -> HttpAnswer:
+    """The application's answer to a request with this body. Raises `StatelineError` if it is too large, or breaks off.
+    A cancelled task ends the request."""
+    answer = _Answer(body)
+    try:
+        await app(scope, answer.receive, answer.send)
+    except Exception:  # noqa: BLE001 - a defect, or a cut answer: who asks gets an error
+        if not answer.is_too_large:
+            _log.exception("%s %s of %r failed", scope["method"], scope["path"], scope.get(FROM_NODE, "this node"))
+    if answer.is_too_large:
+        raise StatelineError(f"The answer has more than {MAX_BODY_BYTES} bytes: ask for less, or at that node itself.")
+    if not answer.is_whole:
+        raise StatelineError("The answer broke off: see that node's log.")
+    return HttpAnswer(answer.status, answer.headers, bytes(answer.body))
 
 
 class _Answer:
