@@ -14,6 +14,7 @@ from stateline_store.errors import (
     DoesNotExistError,
     ForbiddenError,
     InvalidArgumentError,
+    McpNotInstalledError,
     NewerFormatError,
     NotAcceptableError,
     NotActiveError,
@@ -59,6 +60,7 @@ PROBLEMS: dict[type[Exception], ProblemKind] = {
     ),
     SqlTimeoutError: ProblemKind("SQL_TIMEOUT", 504, "The statement did not end in time."),
     SqlNotInstalledError: ProblemKind("SQL_NOT_INSTALLED", 501, "DuckDB is not installed: the extra `sql`."),
+    McpNotInstalledError: ProblemKind("MCP_NOT_INSTALLED", 501, "The MCP SDK is not installed: the extra `mcp`."),
     InvalidArgumentError: ProblemKind(
         "INVALID_ARGUMENT", 422, "The server cannot read a parameter, the path or the body."
     ),

@@ -69,10 +69,10 @@ _NAMES = {  # what is public in which module
     "files.directory": "StateDirectory TaskLock notice_path store_path",
     "errors": (
         "CallerError ConfigurationError CursorExpiredError DamagedDataError DoesNotExistError FencedError "
-        "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError NewerFormatError "
-        "NotAcceptableError NotActiveError NotPresentError NotReadyError NotUpToBoundError PoisonedError RecordError "
-        "RetryLaterError SchemaRegistryUnavailableError SqlInvalidError SqlNotAllowedError SqlNotInstalledError "
-        "SqlTimeoutError SqlTooLargeError StatelineError StorageError StoreClosedError "
+        "ForbiddenError InDoubtError InvalidArgumentError LockedError LogUnavailableError McpNotInstalledError "
+        "NewerFormatError NotAcceptableError NotActiveError NotPresentError NotReadyError NotUpToBoundError "
+        "PoisonedError RecordError RetryLaterError SchemaRegistryUnavailableError SqlInvalidError SqlNotAllowedError "
+        "SqlNotInstalledError SqlTimeoutError SqlTooLargeError StatelineError StorageError StoreClosedError "
         "TooManyRequestsError TopologyError UnauthenticatedError UnknownQueryTypeError"
     ),
     "stores.key_value": "KeyValueStore",

@@ -65,6 +65,10 @@ class SqlNotInstalledError(CallerError):
     """DuckDB is not installed where statements run: install the extra `sql`."""
 
 
+class McpNotInstalledError(CallerError):
+    """The MCP SDK is not installed where agents ask: install the extra `mcp`."""
+
+
 class NotAcceptableError(InvalidArgumentError):
     """This query does not have the requested format. The message lists its formats."""
 

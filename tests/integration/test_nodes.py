@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 import pytest
+from mcp.client.client import Client
 
 from stateline.config.loading import load_config
 from stateline.config.settings import Config
@@ -33,6 +34,7 @@ from stateline.server.routing.copies import Copies
 from stateline_store import ConfigurationError, StateDirectory
 from stateline_store.files.process_metadata import PROCESS_FILE
 from support.apps import changes_app
+from support.http.agent import called, with_client
 from support.kafka.kafka_broker import KafkaBroker
 from support.processes.change_scene import reading
 from support.processes.linked_nodes import HasNothing, node_config, running_node
@@ -93,6 +95,20 @@ def body(machine: Machine, path: str, **parameters: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+def test_an_agent_at_one_node_reads_the_keys_of_both(machines: Machines, machine: Machine) -> None:
+    terms = {"store": "counts", "position_bound": json.loads(machines.bound()), "wait_ms": 5_000}
+
+    async def ask(client: Client) -> None:
+        nodes = set()
+        for key, count in machines.sent.items():
+            found = (await called(client, "get", key=key, **terms)).body
+            assert found["value"] == count
+            nodes |= {each["node"] for each in found["partitions"].values()}
+        assert nodes == set(machines.every)
+
+    with_client(f"http://127.0.0.1:{machine.server.port}", ask, "everything")
 
 
 def test_every_key_is_answered_by_its_owner(machines: Machines, machine: Machine) -> None:

@@ -77,6 +77,10 @@ class SqlNotInstalledError(RequestError, errors.SqlNotInstalledError):
     """The server has no DuckDB."""
 
 
+class McpNotInstalledError(RequestError, errors.McpNotInstalledError):
+    """The server has no MCP SDK."""
+
+
 class UnauthenticatedError(RequestError, errors.UnauthenticatedError):
     """The request has no token, or one that the server does not know."""
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stateline_store import ConfigurationError
 
-Extra = Literal["spark", "otel", "sql", "backup", "delta"]
+Extra = Literal["spark", "otel", "sql", "backup", "delta", "mcp"]
 
 # Required parts of pyproject's optional dependencies. PySpark runs no Python functions without the others.
 _PACKAGES: dict[Extra, tuple[str, ...]] = {
@@ -16,6 +16,7 @@ _PACKAGES: dict[Extra, tuple[str, ...]] = {
     "sql": ("duckdb",),
     "backup": ("obstore",),
     "delta": ("deltalake", "duckdb", "obstore"),
+    "mcp": ("mcp",),
 }
 
 

@@ -213,6 +213,8 @@ class Config(BaseModel):
     """Origins whose pages may ask the server from a browser, and read its answers."""
     server_tokens_file: types.OptionalFile = None
     """The permissions of tokens: a file that `stateline token` writes. Unset: everyone may ask everything."""
+    server_mcp: types.Switch = True
+    """Agents may ask at /mcp, with the rights of their token (needs stateline[mcp])."""
     server_tls_certificate_file: types.OptionalFile = None
     """The server's certificate and its intermediates, as PEM, for TLS (needs server.tls.key.file)."""
     server_tls_key_file: types.OptionalFile = None

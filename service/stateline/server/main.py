@@ -21,6 +21,7 @@ from stateline.config.settings import Config
 from stateline.config.temporary import use_temporary_directory
 from stateline.deployment.backup_figures import BackupFigures
 from stateline.dsl.app import App
+from stateline.server.agents.routes import AgentRoutes
 from stateline.server.backups.keeping import BackupKeeper
 from stateline.server.backups.making import BackupMaker
 from stateline.server.changes.pending import ChangeSource
@@ -235,6 +236,7 @@ def _routes(
         return HTMLResponse(docs(root_from(request.scope)), headers=DOCS_HEADERS)
 
     return [
+        *AgentRoutes(config, serving.bodies).routes(),
         *changes.routes(),
         Route("/v1/stores", state.stores),
         Route(STORE, state.store),

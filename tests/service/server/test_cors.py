@@ -25,7 +25,9 @@ def here(worker: OwningWorker, state_dir: Path) -> Iterator[Here]:
         yield found
 
 
-def allowed(method: str, headers: str = "authorization,last-event-id,content-type") -> dict[str, str]:
+def allowed(
+    method: str, headers: str = "authorization,last-event-id,content-type,mcp-protocol-version"
+) -> dict[str, str]:
     asked = {"Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
     return {"Origin": DASHBOARD, **CROSS, **asked}
 

@@ -50,6 +50,9 @@ _PROBES = frozenset({"/healthz", "/readyz"})
 PROOF = "stateline.proof"
 """The key of another node's proof in the scope. Clients cannot write there."""
 
+COUNTED = "stateline.counted"
+"""In the scope of a request that another request of the same caller has caused, and was counted for."""
+
 # Routes that show every store.
 _OF_ALL_STORES = frozenset({"/metrics"})
 
@@ -94,7 +97,8 @@ def _asked_too_often(limits: Limits, scope: Scope) -> Response | None:
 
 def _count(limits: Limits, holder: Token | None, scope: Scope) -> None:
     client = scope["client"]
-    if _route_path(scope) not in _PROBES and client is not None:  # None: another process of this server has counted it
+    # Without a client, another process of this server has counted it.
+    if _route_path(scope) not in _PROBES and client is not None and COUNTED not in scope:
         limits.admit(caller_named(holder, client))
 
 

@@ -17,7 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stateline.config.settings import Config
 
 _METHODS = ("GET", "HEAD", "POST", "PATCH", "DELETE")
-_HEADERS = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "X-Request-Id")
+_HEADERS = (
+    *("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "X-Request-Id"),
+    *("Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version"),  # of agents in a browser
+)
 _SHOWN = (
     "ETag",
     "Location",

@@ -12,7 +12,7 @@ alone is no protection. A browser sends two headers that a page cannot change:
   `server.cors.origins` (`cors`). Go's `http.CrossOriginProtection` checks the headers in the same order.
 
 Other programs send neither header, or any value; these checks are not about them. With tokens, the checks are not
-needed, because a page of another site has no token.
+needed, because a page of another site has no token. `/mcp` checks the second one nevertheless: its protocol demands it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Sites:
         """Raise `ForbiddenError` if the request's headers are those of a page of another site."""
         if not self._any_name and scope["client"] is not None:  # None: from another process of this server
             self._check_host(scope)
+        self.check_origin(scope)
+
+    def check_origin(self, scope: Scope) -> None:
+        """Raise `ForbiddenError` if a page of another site has sent the request."""
         _check_origin(scope, self._let_in)
 
     def _check_host(self, scope: Scope) -> None:
@@ -108,8 +112,8 @@ def _check_origin(scope: Scope, let_in: frozenset[bytes]) -> None:
         is_ours = origin is None or origin.partition(b"://")[2].lower() == said.get(b"host", b"").lower()
     if not (is_ours or origin in let_in or _leads_to_a_page(scope, said)):
         raise ForbiddenError(
-            "A page of another site has sent this: without tokens such requests are refused, unless "
-            "server.cors.origins names its origin."
+            "A page of another site has sent this: such requests are refused, unless server.cors.origins names its "
+            "origin."
         )
 
 
