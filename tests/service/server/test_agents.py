@@ -26,6 +26,7 @@ from support.processes.served_here import Here, served_here
 from support.run.patience import HANGING_S
 
 MODES = ("auto", "legacy")  # the protocol of 2026-07-28, and the handshake before it
+LARGE = 20_000  # bytes: such a body counts while it is held
 BASE_MS = 1_700_000_000_000
 ROWS = {f"N{number:03d}": {"seats": number} for number in range(50)}
 
@@ -33,7 +34,8 @@ ROWS = {f"N{number:03d}": {"seats": number} for number in range(50)}
 def post(client: httpx.Client, name: str, headers: dict[str, str] | None = None, **given: Any) -> httpx.Response:
     """One call as a bare request: a message needs nothing before it."""
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": given}}
-    return client.post("/mcp", json=message, headers={"Accept": "application/json", **(headers or {})})
+    headers = {"Accept": "application/json", "Content-Type": "application/json", **(headers or {})}
+    return client.post("/mcp", content=json.dumps(message), headers=headers)  # in ASCII, so that any text can be sent
 
 
 @pytest.fixture(scope="module")
@@ -224,26 +226,30 @@ def test_a_call_counts_once_for_the_rate_of_requests(worker: OwningWorker, monke
         assert counted == ["127.0.0.1"]
 
 
-def test_a_client_that_leaves_ends_its_query(here: Here, url: str) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_that_leaves_ends_its_query_and_holds_no_message(here: Here, url: str, mode: str) -> None:
     def running() -> int:
         (line,) = re.findall(r"^stateline_http_requests_in_progress (\S+)", here.client.get("/metrics").text, re.M)
         return int(float(line)) - 1  # this one
 
     async def ask(client: Client) -> None:
-        waiting = {"position_bound": {"flights": {"0": 10**6}}, "wait_ms": 60_000}
+        waiting = {"position_bound": {"flights": {"0": 10**6}}, "wait_ms": 60_000, "lower": "k" * LARGE}
         call = asyncio.create_task(called(client, "range", store="aircraft", **waiting))
         while await asyncio.to_thread(running) < 2:
             await asyncio.sleep(0.01)
+        assert here.serving.bodies.taken > LARGE
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
 
-    with_client(url, ask)
+    with_client(url, ask, mode=mode)
     wait_until(lambda: running() == 0)
+    assert here.serving.bodies.taken == 0
 
 
 def test_what_is_no_message_of_the_protocol_is_refused(here: Here) -> None:
     assert here.client.get("/mcp").status_code == 405
     assert here.client.post("/mcp", content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
+    assert post(here.client, "get", store="\ud800", key="k").json()["error"]["code"] == -32700
     large = post(here.client, "get", store="aircraft", key="k" * 300_000)
     assert large.json()["reason"] == "INVALID_ARGUMENT"
 
@@ -258,6 +264,15 @@ def test_a_server_without_the_sdk_says_what_to_install(here: Here, monkeypatch: 
     answer = post(here.client, "health")
     assert (answer.status_code, answer.json()["reason"]) == (501, "MCP_NOT_INSTALLED")
     assert answer.json()["detail"].endswith("run `pip install 'stateline[mcp]'`.")
+
+
+def test_a_server_with_another_sdk_says_what_to_install(worker: OwningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp_types", None)
+    with served_here(worker._state_dir) as other:
+        for _ in range(2):
+            answer = post(other.client, "health")
+            assert (answer.status_code, answer.json()["reason"]) == (501, "MCP_NOT_INSTALLED")
+            assert "of another version" in answer.json()["detail"]
 
 
 def test_every_kind_of_store_answers_as_over_http(tmp_path: Path) -> None:

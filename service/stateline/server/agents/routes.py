@@ -58,16 +58,28 @@ class AgentRoutes:
     async def answer(self, request: Request) -> Response:
         """POST /mcp: one message of the protocol."""
         self._sites.check_origin(request.scope)  # the protocol demands it, also with tokens
+        server = await self._made()
+        # The message is held, and counts, until the answer is there.
+        read = self._bodies.read(request, lambda body: (body, len(body)), MAX_BODY_BYTES)
+        async with read as body, while_there(request):
+            answer = await whole_answer(partial(_answered, server), request.scope, body)
+        return Response(answer.body, answer.status, answer.headers)
+
+    async def _made(self) -> Server[Any]:
+        """Return the SDK's server. The first request makes it, because the import takes a second."""
         if lacks("mcp"):
             raise McpNotInstalledError(
                 f"Agents need the MCP SDK, which this server does not have: run `{install_line('mcp')}`."
             )
-        async with self._making:  # by the first request: the import takes a second
+        async with self._making:
             if self._server is None:
-                self._server = await asyncio.to_thread(_server, self._config)
-        async with self._bodies.read(request, lambda body: (body, 0), MAX_BODY_BYTES) as body, while_there(request):
-            answer = await whole_answer(partial(_answered, self._server), request.scope, body)
-        return Response(answer.body, answer.status, answer.headers)
+                try:
+                    self._server = await asyncio.to_thread(_server, self._config)
+                except ImportError as error:
+                    raise McpNotInstalledError(
+                        f"The MCP SDK of this server is of another version ({error}): run `{install_line('mcp')}`."
+                    ) from error
+            return self._server
 
 
 def _server(config: Config) -> Server[Any]:
@@ -77,7 +89,8 @@ def _server(config: Config) -> Server[Any]:
     from mcp.shared.exceptions import MCPError
 
     logging.getLogger("mcp").setLevel(logging.WARNING)  # below, it has two lines for each message
-    for name in ("mcp.server.runner", "mcp.server.streamable_http"):  # strangers can cause their lines
+    # Strangers can cause their lines.
+    for name in ("mcp.server.runner", "mcp.server.streamable_http", "mcp.shared.jsonrpc_dispatcher"):
         seldom(name)
     tools = {tool.name: tool for tool in TOOLS if tool is not SQL or not lacks("sql")}
     only_reads = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)

@@ -22,7 +22,7 @@ _USUAL = frozenset(
     {"bin", "data", "dev", "etc", "home", "lib", "media", "mnt", "opt", "private", "proc", "root", "run", "srv", "sys"}
     | {"tmp", "usr", "var", "Users"}
 )
-_OURS = frozenset({"", "v1", "docs", "console", "healthz", "readyz", "metrics", "openapi.json"})
+_OURS = frozenset({"", "v1", "mcp", "docs", "console", "healthz", "readyz", "metrics", "openapi.json"})
 _ROOTS = "|".join(map(re.escape, sorted({*_USUAL, *os.listdir("/")} - _OURS)))
 # In quotation marks a path may have spaces. A `/` behind a word or another path's name is no root.
 _PATH = re.compile(
