@@ -269,6 +269,7 @@ TAKEN = {
     ("nodes/acceptance.py", "_answer"): "into another error",
     ("nodes/answering.py", "_reply_to"): "to another node, which answers with a problem_response",
     ("nodes/greeting.py", "greet"): "to a node that has shown that it is one, in its fault",
+    ("nodes/http_over_link.py", "answered"): "of whole_answer, which names no file, to another node",
     ("nodes/keys.py", "tls_failure"): "to the log, or into a fault",
     ("nodes/keys.py", "_in_words"): "into a fault, or another error",
     ("nodes/nodes.py", "_dial"): "to _note, which hides paths",
