@@ -93,6 +93,7 @@ class ServedProcess:
                 _, _, payload = await started.receive()
         except BaseException as error:
             started.kill()
+            await process.wait()  # or asyncio warns that its transport is open, if the server stops meanwhile
             if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError):
                 raise NotReadyError("A query process did not start. Its error is in the server's log.") from error
             raise

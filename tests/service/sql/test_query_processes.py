@@ -323,3 +323,23 @@ def of_ended_s() -> float:
 def processor_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_process_whose_start_is_given_up_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin() -> int | None:
+        starting = asyncio.get_running_loop().create_future()
+
+        async def receive(served: ServedProcess, result_bytes: int = 0) -> tuple[int, int, bytes]:
+            starting.set_result(served)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(ServedProcess, "receive", receive)
+        start = asyncio.create_task(ServedProcess.start(1 << 28))
+        served: ServedProcess = await starting
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        return served.process.returncode
+
+    assert asyncio.run(begin()) == -signal.SIGKILL
