@@ -59,7 +59,7 @@ class QueryProcesses:
         if self._spares:
             await asyncio.wait(self._spares)
         while self._idle:
-            await self._end(self._idle.pop())
+            await self._idle.pop().end()
 
     @asynccontextmanager
     async def session(self, deadline_s: float, caller: str = "") -> AsyncIterator[QuerySession]:
@@ -89,7 +89,7 @@ class QueryProcesses:
                 if (process := self._idle.pop()).is_alive:
                     self._start_spare()
                     return process
-                await self._end(process)
+                await process.end()
             if not self._spares:
                 self._add_spare()
             left_s = end - asyncio.get_running_loop().time()
@@ -108,11 +108,7 @@ class QueryProcesses:
                 return
         else:
             self.killed += 1
-        await self._end(process)
-
-    async def _end(self, process: ServedProcess) -> None:
-        process.kill()
-        await process.process.wait()
+        await process.end()
 
     def _start_spare(self) -> None:
         """Start a process in the background unless one is idle, or as many run as may."""
@@ -133,7 +129,7 @@ class QueryProcesses:
             logger.warning("%s", error)
             return False
         if self._is_stopped:
-            await self._end(process)
+            await process.end()
         else:
             self._idle.append(process)
         return True

@@ -92,8 +92,7 @@ class ServedProcess:
             async with asyncio.timeout(_START_S):
                 _, _, payload = await started.receive()
         except BaseException as error:
-            started.kill()
-            await process.wait()  # or asyncio warns that its transport is open, if the server stops meanwhile
+            await started.end()
             if isinstance(error, TimeoutError | asyncio.IncompleteReadError | ConnectionError):
                 raise NotReadyError("A query process did not start. Its error is in the server's log.") from error
             raise
@@ -108,6 +107,11 @@ class ServedProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.writer.close()
+
+    async def end(self) -> None:
+        """Kill it and wait for its end: asyncio warns of a transport that is open when the server stops."""
+        self.kill()
+        await self.process.wait()
 
     async def write(self, *parts: bytes) -> None:
         self.writer.writelines(parts)
