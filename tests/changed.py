@@ -46,24 +46,14 @@ class Part:
         match node:
             case ast.Name(id=name) | ast.arg(arg=name):
                 self.names.add(name)
-            case ast.Attribute() if dotted := _dotted(node):
-                self.names.add(dotted)
+            case ast.Attribute():
+                self.names.add(ast.unparse(node))
             case ast.Constant(value=str(text)) if len(text) < 200:
                 self.texts.add(text)
             case ast.Import(names=names):
                 self.imports |= {alias.asname or alias.name: alias.name for alias in names}
             case ast.ImportFrom(names=names, module=of):
                 self.imports |= {alias.asname or alias.name: f"{of}.{alias.name}" for alias in names}
-
-
-def _dotted(node: ast.expr) -> str | None:
-    """The name that consists of names and dots alone: others begin with one that does, or with none."""
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=last):
-            return f"{first}.{last}" if (first := _dotted(value)) else None
-    return None
 
 
 class Module:
@@ -150,12 +140,14 @@ class Users:
             is_conftest = module.path.endswith("conftest.py")
             if is_conftest or module.name.startswith(_COMMANDS):
                 folder = module.path.removesuffix("conftest.py") if is_conftest else "tests/"
-                functions = module.parts.keys() - {""}
-                for user in self._modules.values():
-                    for name, part in user.parts.items() if user.path.startswith(folder) else ():
-                        asked = functions & part.texts | (functions & part.names if is_conftest else set())
-                        for function in asked:
-                            self._users[f"{module.name}.{function}"].add(f"{user.name}.{name}")
+                for function in module.parts.keys() - {""}:
+                    for user in self._modules.values():
+                        if user.path.startswith(folder):
+                            self._users[f"{module.name}.{function}"].update(
+                                f"{user.name}.{name}"
+                                for name, part in user.parts.items()
+                                if function in part.texts or (is_conftest and function in part.names)
+                            )
 
     def tests_that_reach(self, changed: Iterable[str]) -> set[str]:
         """The test files to run after a change of these files."""
