@@ -22,9 +22,9 @@ from support.run.length import long_only
 
 TABLES = ("table", "versioned")  # their input is their changelog
 
-pytestmark = [
-    long_only("test_isolation.py asks both on a broker, and test_golden_operators.py has the changelogs of operators"),
-]
+pytestmark = long_only(
+    "test_isolation.py asks both on a broker, and test_golden_operators.py has the changelogs of operators"
+)
 
 
 @pytest.fixture(scope="module")

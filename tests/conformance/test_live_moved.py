@@ -20,9 +20,7 @@ from support.kafka.shared_broker import SharedBroker
 from support.processes.running_worker import create, eventually, read_all
 from support.run.length import long_only
 
-pytestmark = [
-    long_only("test_golden_operators.py has what these operators leave in Kafka Streams"),
-]
+pytestmark = long_only("test_golden_operators.py has what these operators leave in Kafka Streams")
 
 Row: TypeAlias = tuple[bytes | None, bytes | None, int]
 Change: TypeAlias = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]

@@ -41,9 +41,9 @@ _PLACE = re.compile(r"^ +\d+\. (\w{3}) (\w{2})  ([ \d.]+) min, +([\d,]+) flights
 
 _OWNED = re.compile(r"every task has an owner: \d+ at node-1, \d+ at node-3(, \d+ at node-4)?\.")
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."),
-]
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None, reason="Spark needs Java 17 or newer, and there is no java here."
+)
 
 
 def _is_kept(row: dict[str, str]) -> bool:

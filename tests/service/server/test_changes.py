@@ -36,7 +36,6 @@ from support.run.patience import HANGING_S
 STORES = (*TABLES, *LOGGED)
 ON_KAFKA = ("newest", "counts")  # whose changes come from the input, and from a changelog
 OF_A_CHANGELOG = ("counts",)  # the other is read by the same consumer
-NONE = ()  # test_change_feed.py has readers that come and go there
 
 
 class Served(NamedTuple):
@@ -112,7 +111,7 @@ def test_a_change_is_the_record_in_the_types_of_the_store(served: Served, store:
             assert event.data["value"] == (None if record.value is None else json.loads(record.value))
 
 
-@of_each_store(on_kafka=NONE)
+@on_one_log("embedded", "test_change_feed.py has readers that come and go on Kafka")
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory"])
 def test_the_changes_rebuild_the_state_that_a_range_shows(served: Served, store: str) -> None:
     state: dict[str, Any] = {}
@@ -154,7 +153,7 @@ def test_timestamps_are_there_where_the_store_keeps_them(served: Served) -> None
 # Where it begins
 
 
-@of_each_store(on_kafka=NONE)
+@on_one_log("embedded", "test_change_feed.py has readers that come and go on Kafka")
 @pytest.mark.parametrize("store", ["newest", "counts", "memory", "windows"])
 def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str) -> None:
     with reading(served.client, store, from_="earliest") as reader:
@@ -169,7 +168,7 @@ def test_a_reader_goes_on_behind_any_event_by_its_id(served: Served, store: str)
             assert sorted(map(placed, reader.take(len(rest)))) == sorted(map(placed, rest))
 
 
-@of_each_store(on_kafka=NONE)
+@on_one_log("embedded", "test_change_feed.py has readers that come and go on Kafka")
 @pytest.mark.parametrize("store", ["newest", "cache", "counts", "memory", "visits"])
 def test_the_latest_changes_are_those_that_come_from_now_on(served: Served, store: str) -> None:
     before = stands(served.scene.records(store))
